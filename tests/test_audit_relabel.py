@@ -196,7 +196,7 @@ def test_a_run_s_picture_whose_name_is_no_text_is_audited_and_moved(tmp_path: Pa
         pytest.skip("this file system has text for names")
     small = ("partition.clients=2", "train.rounds=1", "model.width=2", "noise.kind=auto", "schedule.epochs=1")
     small += ("partition.samples_per_client=40", "schedule.name=constant")
-    sets = [word for key in (f"data.name=folder:{photos}", *small) for word in ("--set", key)]
+    sets = [f"--set={key}" for key in (f"data.name=folder:{photos}", *small)]
     done("run", "demo", *sets, "--out", tmp_path / "run", "--quiet")
     done("audit", tmp_path / "run", "--json")
     rows = pq.read_table(tmp_path / "run" / "audit" / "labels.parquet").to_pylist()

@@ -30,6 +30,11 @@ from fednoil.rounds.final import known_accuracy
 from fednoil.servers.base import ServerState
 
 
+@pytest.fixture
+def model(trained: Path) -> Path:
+    return trained / "run" / "model.safetensors"
+
+
 @pytest.mark.parametrize("train", [True, False])
 def test_a_sites_folder(trained: Path, site: Path, tmp_path: Path, train: bool) -> None:
     """With train/ and test/ as for training, or plain class folders; wrong labels are found by the model alone."""
@@ -48,12 +53,10 @@ def test_a_sites_folder(trained: Path, site: Path, tmp_path: Path, train: bool) 
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet"])
-def test_a_sites_arrays(trained: Path, tmp_path: Path, form: str) -> None:
-    import io
+def test_a_sites_arrays(model: Path, tmp_path: Path, form: str) -> None:
 
     arrays = tiny_arrays()
     order = np.array([1, 2, 0, 3])  # the model's classes are sorted by name
-    model = trained / "run" / "model.safetensors"
     path = tmp_path / f"site.{form}"
     if form == "npz":
         names = np.array(["bone", "lung", "Röntgen", "skin"])
@@ -119,9 +122,8 @@ def test_empty_class_folders_are_reported(trained: Path, site: Path, tmp_path: P
     assert summary["clients"][0]["notices"][0] == "the class folder 'heart' is empty"
 
 
-def test_unknown_classes_are_refused_or_left_out(trained: Path, site: Path, tmp_path: Path) -> None:
+def test_unknown_classes_are_refused_or_left_out(model: Path, trained: Path, site: Path, tmp_path: Path) -> None:
     shutil.copytree(site / "train" / "skin", site / "train" / "heart")
-    model = trained / "run" / "model.safetensors"
     said = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
     assert "class 'heart'" in said
     assert "Röntgen, bone, lung, skin" in said
@@ -131,10 +133,9 @@ def test_unknown_classes_are_refused_or_left_out(trained: Path, site: Path, tmp_
     assert summary["overall"]["samples"] == 80
 
 
-def test_images_of_another_size_are_refused_or_scaled(trained: Path, site: Path, tmp_path: Path) -> None:
+def test_images_of_another_size_are_refused_or_scaled(model: Path, trained: Path, site: Path, tmp_path: Path) -> None:
     for path in list((site / "train" / "bone").iterdir())[:2]:
         Image.new("RGB", (16, 12)).save(path)
-    model = trained / "run" / "model.safetensors"
     said = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "audit")
     assert "(16×12 pixels) and 1 more are not of the model's size, 8×8; add --resize" in said
     summary, printed = at_site(trained, site, tmp_path, "--resize")
@@ -142,10 +143,9 @@ def test_images_of_another_size_are_refused_or_scaled(trained: Path, site: Path,
     assert summary["overall"]["samples"] == 80
 
 
-def test_people_see_pictures_as_they_lie(trained: Path, site: Path) -> None:
+def test_people_see_pictures_as_they_lie(model: Path, site: Path) -> None:
     """In colour and in proportion, though this model sees 8×8 pixels in grey: the first is 200×100 pixels of red."""
     paths = sorted((site / "train").rglob("*.png"))
-    model = trained / "run" / "model.safetensors"
     assert of_data(f"folder:{site}", model).images(3).shape == (8, 8, 1)
     red = Image.new("RGB", (200, 100), (250, 0, 0))
     red.save(paths[0].with_suffix(".jpg"), quality=95)
@@ -163,21 +163,21 @@ def test_people_see_pictures_as_they_lie(trained: Path, site: Path) -> None:
     assert of_data(f"folder:{site}", model, resize=True).images(3).shape == (48, 96, 3)
 
 
-def test_a_large_jpeg_is_shown_whole(trained: Path, site: Path) -> None:
+def test_a_large_jpeg_is_shown_whole(model: Path, site: Path) -> None:
     """Though it is decoded small: its upper half is black, its lower half white."""
     pixels = np.zeros((1600, 1600), np.uint8)
     pixels[800:] = 255
     for path in (site / "train").rglob("*.png"):
         path.unlink()
     Image.fromarray(pixels).save(site / "train" / "bone" / "large.jpg")
-    shown = of_data(f"folder:{site}", trained / "run" / "model.safetensors", resize=True).images(0)
+    shown = of_data(f"folder:{site}", model, resize=True).images(0)
     assert shown.shape == (96, 96, 3)
     assert (shown[:40].max() < 10, shown[56:].min() > 245) == (True, True)
 
 
-def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
+def test_other_bad_input(model: Path, trained: Path, site: Path, tmp_path: Path) -> None:
     """Each is one line, and nothing is written."""
-    model, out = trained / "run" / "model.safetensors", tmp_path / "out"
+    out = tmp_path / "out"
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "bone").mkdir(parents=True)
     (tmp_path / "broken" / "bone" / "x.png").write_bytes(b"x")
@@ -217,7 +217,7 @@ def test_other_bad_input(trained: Path, site: Path, tmp_path: Path) -> None:
 
 
 def test_the_device_is_a_gpu_where_there_is_one(
-    trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked of a pretended GPU, whose work the CPU does."""
     asked = []
@@ -236,14 +236,12 @@ def test_the_device_is_a_gpu_where_there_is_one(
     first, *others = [(tmp_path / f"{n}/audit/labels.csv").read_bytes() for n in range(4)]
     assert others == [first] * 3
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    model = trained / "run" / "model.safetensors"
     error = refused("audit", "--data", f"folder:{site}", "--model", model, "--out", tmp_path / "x", "--device", "cuda")
     assert "--device = 'cuda', but PyTorch sees no CUDA GPU here" in error
 
 
-def test_the_model_remembers_its_accuracy_of_each_class(trained: Path, site: Path) -> None:
+def test_the_model_remembers_its_accuracy_of_each_class(model: Path, trained: Path, site: Path) -> None:
     """At a site it may be less on all images, by what the model itself says, and is then less on each class's."""
-    model = trained / "run" / "model.safetensors"
     known = json.loads((trained / "run" / "summary.json").read_text())
     assert load_model(model).per_class == tuple(known["per_class_accuracy"])
     (case,) = of_data(f"folder:{site}", model, skip_unknown=True, resize=True).clients
@@ -254,13 +252,12 @@ def test_the_model_remembers_its_accuracy_of_each_class(trained: Path, site: Pat
 
 
 def test_a_model_that_hesitates_at_a_site_is_trusted_less(
-    trained: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As much as it trusts itself there, and on each class by the same factor."""
-    path = trained / "run" / "model.safetensors"
-    known = replace(load_model(path), accuracy=100.0, per_class=(80.0, None, 60.0, 100.0))
+    known = replace(load_model(model), accuracy=100.0, per_class=(80.0, None, 60.0, 100.0))
     monkeypatch.setattr(site_audit, "load_model", lambda *_: known)
-    (case,) = of_data(f"folder:{site}", path).clients
+    (case,) = of_data(f"folder:{site}", model).clients
     sure = float(case.probabilities.max(1).mean())
     assert 0.25 < sure < 0.999
     assert case.accuracy == pytest.approx(100 * sure)
@@ -279,14 +276,13 @@ def test_the_accuracy_is_the_mean_over_classes_that_are_known(
     assert known_accuracy(experiment, state) == (accuracy, by_class)
 
 
-def test_a_model_of_another_architecture_is_refused(trained: Path, site: Path, tmp_path: Path) -> None:
+def test_a_model_of_another_architecture_is_refused(model: Path, site: Path, tmp_path: Path) -> None:
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
-    source = trained / "run" / "model.safetensors"
-    with safe_open(source, framework="pt") as file:
+    with safe_open(model, framework="pt") as file:
         metadata = file.metadata()
-    tensors = {name: torch.zeros(*tensor.shape, 2) for name, tensor in load_file(source).items()}
+    tensors = {name: torch.zeros(*tensor.shape, 2) for name, tensor in load_file(model).items()}
     save_file(tensors, tmp_path / "other.safetensors", metadata)
     said = refused(
         "audit", "--data", f"folder:{site}", "--model", tmp_path / "other.safetensors", "--out", tmp_path / "o"
@@ -294,10 +290,10 @@ def test_a_model_of_another_architecture_is_refused(trained: Path, site: Path, t
     assert "does not fit the architecture" in said
 
 
-def test_labels_outside_the_class_names_can_be_left_out(trained: Path, tmp_path: Path) -> None:
+def test_labels_outside_the_class_names_can_be_left_out(model: Path, tmp_path: Path) -> None:
     pictures, labels = np.zeros((4, 8, 8), np.uint8), [0, 2, -1, 1]
     np.savez(tmp_path / "site.npz", x_train=pictures, y_train=labels, class_names=["lung", "bone"])
-    words = ("--data", f"npz:{tmp_path / 'site.npz'}", "--model", trained / "run" / "model.safetensors")
+    words = ("--data", f"npz:{tmp_path / 'site.npz'}", "--model", model)
     printed = done("audit", *words, "--out", tmp_path / "audit", "--skip-unknown", "--json")
     assert [item for item, _ in json.loads(printed)["clients"][0]["skipped"]] == ["1", "2"]
     rows = pq.read_table(tmp_path / "audit" / "labels.parquet").to_pylist()
@@ -305,21 +301,11 @@ def test_labels_outside_the_class_names_can_be_left_out(trained: Path, tmp_path:
     assert {row["item"]: row["index"] for row in rows} == {"0": 0, "3": 3}
 
 
-def test_rows_without_a_picture_are_listed(trained: Path, tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(buffer, "PNG")
-    table = pa.table({"image": [buffer.getvalue(), None, b"no picture"], "label": [0, 1, 2]})
-    pq.write_table(table, tmp_path / "site.parquet")
-    words = ("--data", f"parquet:{tmp_path / 'site.parquet'}", "--model", trained / "run" / "model.safetensors")
-    printed = done("audit", *words, "--out", tmp_path / "audit", "--json")
-    assert [item for item, _ in json.loads(printed)["clients"][0]["skipped"]] == ["1", "2"]
-
-
 def test_an_audit_is_never_written_among_the_pictures(
-    trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be one more class of them; without --out it goes to the folder where one is."""
-    model, before = trained / "run" / "model.safetensors", sorted(site.rglob("*"))
+    before = sorted(site.rglob("*"))
     (tmp_path / "link").symlink_to(site)
     for data, out in (
         (site, site / "audit"),
@@ -334,8 +320,8 @@ def test_an_audit_is_never_written_among_the_pictures(
 
 
 @pytest.mark.parametrize("left", ["audit.html", "audit.html.part"])
-def test_an_audit_that_was_stopped_can_be_made_again(trained: Path, site: Path, tmp_path: Path, left: str) -> None:
-    out, model = tmp_path / "audit", trained / "run" / "model.safetensors"
+def test_an_audit_that_was_stopped_can_be_made_again(model: Path, site: Path, tmp_path: Path, left: str) -> None:
+    out = tmp_path / "audit"
     out.mkdir()
     (out / left).write_text("half")
     (out / "decisions.csv").write_text("mine")
@@ -347,14 +333,14 @@ def test_an_audit_that_was_stopped_can_be_made_again(trained: Path, site: Path, 
 
 
 def test_a_full_disk_is_reported_with_what_helps(
-    trained: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An audit has no --resume."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "labels.parquet")
 
-    words = ("audit", "--data", f"folder:{site}", "--model", trained / "run" / "model.safetensors")
+    words = ("audit", "--data", f"folder:{site}", "--model", model)
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_audit", full)
         error = refused(*words, "--out", tmp_path / "audit")

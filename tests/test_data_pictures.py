@@ -390,7 +390,7 @@ def test_a_run_reports_what_it_did_to_images_and_lists_what_it_left_out(tmp_path
     root = two_classes(tmp_path / "d", 30, (9, 11))
     picture(root / "a/large.png", 5, size=(40, 40))
     (root / "a/x.png").write_bytes(b"")
-    sets = [word for key in (f"data.name=folder:{root}", "data.bad=skip", *SMALL) for word in ("--set", key)]
+    sets = [f"--set={key}" for key in (f"data.name=folder:{root}", "data.bad=skip", *SMALL)]
     out = done("run", "demo", *sets, "--out", tmp_path / "run")
     assert "images of 9×11 to 40×40 pixels are scaled and cropped to 8×8 (set data.size for another)" in out
     assert "1 picture is left out, a/x.png for example" in out
@@ -398,9 +398,8 @@ def test_a_run_reports_what_it_did_to_images_and_lists_what_it_left_out(tmp_path
     text = (tmp_path / "run/skipped.csv").read_text(encoding="utf-8")
     assert text.splitlines() == ["file,reason", "a/x.png,can't be read as an image"]
     assert (tmp_path / "run/config.toml").read_text().count('bad = "skip"') == 1
-    again = [word for key in (f"data.name=folder:{root}", "data.bad=skip", *SMALL) for word in ("--set", key)]
     (root / "a/x.png").unlink()
-    done("run", "demo", *again, "--out", tmp_path / "run", "--force", "--quiet")
+    done("run", "demo", *sets, "--out", tmp_path / "run", "--force", "--quiet")
     assert not (tmp_path / "run/skipped.csv").exists()
 
 

@@ -101,17 +101,12 @@ def test_fashion_mnist_is_found_in_a_folder(tmp_path: Path, sub: str, pack: Call
     assert len(data.test) == 10
 
 
-def test_fashion_mnist_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_fashion(tmp_path / "env")
-    monkeypatch.setenv("FEDNOIL_DATA", str(tmp_path / "env"))
-    assert len(load(DataConfig(name="fashion-mnist")).train) == 20
-
-
 def test_data_dir_comes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_fashion(tmp_path / "env", 30)
     write_fashion(tmp_path / "given", 20)
     monkeypatch.setenv("FEDNOIL_DATA", str(tmp_path / "env"))
     assert len(load(DataConfig(name="fashion-mnist"), tmp_path / "given").train) == 20
+    assert len(load(DataConfig(name="fashion-mnist")).train) == 30
 
 
 def test_unknown_name_suggests_the_nearest() -> None:

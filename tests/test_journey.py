@@ -63,7 +63,7 @@ def read(path: Path) -> list[dict[str, str]]:
 def carried_out(data: Path, out: Path, *more: str, rounds: int = 12) -> float:
     keys = {"data.name": f"csv:{data}", "data.size": 24, "train.rounds": rounds, "model.width": 8, "train.pad": 2}
     keys |= {"schedule.name": "constant", "schedule.epochs": 4, "run.device": "cpu"}
-    sets = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    sets = [f"--set={key}={value}" for key, value in keys.items()]
     done("run", "demo", *sets, *more, "--out", out, "-q")
     return float(json.loads((out / "summary.json").read_text())["final_accuracy"])
 
@@ -95,7 +95,7 @@ def test_from_a_list_to_relabelled_pictures(tmp_path: Path, record_property: Cal
     before = carried_out(data, run)
     done("audit", run, "--folds", 4)
     central = ("server.name=centralized", "sampling.name=uniform", "learner.name=erm")
-    alone = carried_out(data, tmp_path / "central", *(part for key in central for part in ("--set", key)))
+    alone = carried_out(data, tmp_path / "central", *(f"--set={key}" for key in central))
     done("audit", tmp_path / "central", "--folds", 4)
     federated, pooled = (found(path / "audit-folds-4", true) for path in (run, tmp_path / "central"))
     assert federated > 0.9

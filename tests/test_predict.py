@@ -44,7 +44,7 @@ def train(folder: Path, *changes: str) -> Path:
         *changes,
     )
     out = folder / "run"
-    arguments = [part for setting in settings for part in ("--set", setting)]
+    arguments = [f"--set={setting}" for setting in settings]
     assert fednoil("run", "demo/fedavg", *arguments, "--quiet", "--out", out) == (0, "", "")
     shutil.move(out / "model.safetensors", folder / "model.safetensors")
     shutil.rmtree(out)

@@ -181,7 +181,7 @@ def test_parquet_shards_keep_columns_and_metadata(tmp_path: Path) -> None:
 def test_a_run_starts_from_its_relabelled_manifest(tmp_path: Path, tiny_npz: Path) -> None:
     changes = ["data.name=npz:" + str(tiny_npz), "partition.clients=4", "model.width=2"]
     changes += ["train.rounds=1", "train.batch_size=8", "schedule.epochs=1", "noise.kind=symmetric", "run.device=cpu"]
-    sets = [part for change in changes for part in ("--set", change)]
+    sets = [f"--set={change}" for change in changes]
     run = tmp_path / "run"
     done("run", "demo/fedavg", "--out", run, "--quiet", *sets)
     dataset = load(DataConfig(name=f"npz:{tiny_npz}"))
@@ -199,7 +199,7 @@ def test_a_run_starts_from_its_relabelled_manifest(tmp_path: Path, tiny_npz: Pat
     assert np.array_equal(new_labels.given[2], true_labels(new_truth)[2])
     assert np.array_equal(new_labels.given[0], labels.given[0])
     assert np.array_equal(new_parts[1], parts[1][1:])
-    sets = [part for change in changes[:-2] for part in ("--set", change)]
+    sets = [f"--set={change}" for change in changes[:-2]]
     again = ["--set", "noise.kind=manifest", "--set", f"noise.file={tmp_path}/fixed.parquet"]
     done("run", "demo/fedavg", "--out", tmp_path / "run2", "--quiet", *sets, *again)
     other = write_csv(tmp_path / "e.csv", (3, "", parts[2][0], str(labels.given[2][0]), "reject", ""))

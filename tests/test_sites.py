@@ -73,7 +73,7 @@ def test_each_site_is_a_client(two: dict[str, str]) -> None:
 
 
 def test_from_the_command_line_to_audit_and_report(two: dict[str, str], tmp_path: Path) -> None:
-    sets = [word for key, value in {**SMALL, "data.size": 8}.items() for word in ("--set", f"{key}={value}")]
+    sets = [f"--set={key}={value}" for key, value in {**SMALL, "data.size": 8}.items()]
     sites = [word for name, data in two.items() for word in ("--site", f"{name}={data}")]
     out = done("run", "demo", *sites, *sets, "--out", tmp_path / "run")
     assert "2 clients (nord, süd 猫), 16 samples each" in out
