@@ -97,6 +97,13 @@ def test_the_tables_of_what_was_tried_are_what_the_record_says(monkeypatch: pyte
     assert f"{high[0]:.1f} (mean of ten rounds) where step 20 has {high[1]:.1f}" in text
     assert f"it is {pair[0]:.1f} where step 20 has {pair[1]:.1f}" in text
     assert f"says the same ({found[0]:.1f}, {found[1]:.1f})" in text
+    agreed = {row["variant"]: float(row["val_accuracy"]) for row in rows if row["dataset"] == "cifar10-50"}
+    pairs = (("weak", "default"), ("ten-weak", "ten"), ("neither", "weak"), ("ten", "default"))
+    weak, longer, mixup, steps = (f"{abs(100 * (agreed[new] / agreed[old] - 1)):.1f}" for new, old in pairs)
+    assert f"they gain {weak} and {longer} %." in text
+    assert f"leaving it out costs {mixup} %." in text
+    assert f"twice the epochs gain {steps} %." in text
+    assert f"(Weak views do, by {weak} %, and ten epochs by {steps}." in text
 
 
 def made_run(folder: Path, seed: int, rounds: list[dict[str, Any]]) -> Path:
