@@ -114,8 +114,6 @@ GOALS = {  # of the last round's test accuracy
 METHODS = {"whole-fedavg": "Vanilla FedAvg", "whole-fednoil": "FedNoiL(Logarithm)", "whole": ""}
 SETTINGS = {"iid": "iid", "non-iid": "b1"}  # of the paper, whose non-IID clients we take to have β = 1
 OTHERS = {"clients100": "100 clients of 120", "uneven": "uneven sizes"}
-PEOPLE = {"human-worst": "worst", "human-aggregate": "aggregate"}
-NETWORKS = {"cifar10": "ResNet18, 200 rounds", "cifar10-cnn": "CNN, 100 rounds of ten epochs"}
 DATASETS = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
@@ -158,29 +156,11 @@ def in_one_place(dataset: str, split: str, noise: str) -> str:
     return ""
 
 
-def runs(rows: list[Row], cell: tuple[str, ...], variant: str) -> list[Row]:
-    """The rows of a variant in a cell: dataset, split, noise."""
-    return [row for row in rows if tuple(row[name] for name in KEY[:4]) == (*cell, variant)]
-
-
-def human(rows: list[Row]) -> str:
-    """The three methods on people's labels of CIFAR-10."""
-    lines = [["CIFAR-10N", "FedAvg", "FedNoiL", "the default"]]
-    for dataset, network in NETWORKS.items():
-        for noise, people in PEOPLE.items():
-            for split, clients in SPLITS.items():
-                cells = [runs(rows, (dataset, split, noise), variant) for variant in METHODS]
-                if any(cells):
-                    lines.append([f"{network}: *{people}*, {clients}", *map(accuracy, cells)])
-    return markdown(lines)
-
-
 def results(rows: list[Row]) -> str:
     """The default beside FedAvg, FedNoiL and the goals, cell by cell."""
     cells = [("fashion-mnist", split, noise) for noise in NOISES for split in SPLITS]
     cells += [("fashion-mnist", split, "symmetric-high") for split in OTHERS]
-    found = {tuple(row[name] for name in KEY[:3]) for row in rows if row["variant"] == "whole"}
-    found = {cell for cell in found if cell[2] not in PEOPLE}
+    found = {(row["dataset"], row["split"], row["noise"]) for row in rows if row["variant"] == "whole"}
     order = [*DATASETS], [*NOISES], [*SPLITS]
     more = [cell for cell in found if cell not in cells]
     cells += sorted(more, key=lambda c: (order[0].index(c[0]), order[1].index(c[2]), order[2].index(c[1])))
@@ -188,7 +168,10 @@ def results(rows: list[Row]) -> str:
     for cell in cells:
         dataset, split, noise = cell
         title = f"{DATASETS[dataset]}, {NOISES[noise]}, {SPLITS.get(split) or OTHERS[split]}"
-        line = [title, *(accuracy(runs(rows, cell, v) or elsewhere(*cell, method)) for v, method in METHODS.items())]
+        line = [title]
+        for variant, method in METHODS.items():
+            own = [row for row in rows if tuple(row[name] for name in KEY[:4]) == (*cell, variant)]
+            line.append(accuracy(own or elsewhere(*cell, method)))
         if noise == "clean":
             fedavg = line[1].split(" ")[0]
             goal = f"{float(fedavg) - 0.5:.1f}" if fedavg != "–" else "FedAvg − 0.5"
@@ -202,8 +185,7 @@ def cost(rows: list[Row]) -> str:
     """Steps and bytes of the three methods in the cells of this record that have them all, as means a run."""
     found: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
-        whole = row["variant"] in METHODS and row["rounds"] == row["planned"]
-        if whole and row["seed"] == "0" and row["noise"] not in PEOPLE:
+        if row["variant"] in METHODS and row["seed"] == "0" and row["rounds"] == row["planned"]:
             found.setdefault(tuple(row[name] for name in KEY[:3]), {})[row["variant"]] = row
     cells = [cell for cell in found.values() if cell.keys() == METHODS.keys()]
     said = []
@@ -240,7 +222,7 @@ def mixing(rows: list[Row]) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    parts = {"results": results(rows), "cost": cost(rows), "human": human(rows), "networks": networks(rows)}
+    parts = {"results": results(rows), "cost": cost(rows), "networks": networks(rows)}
     return fill(PAGE.read_text(encoding="utf-8"), parts | {"oracle": oracle(rows), "mixing": mixing(rows)})
 
 
