@@ -339,8 +339,14 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     data = f"--data=table:{tmp_path / 't.parquet'}"
     done("audit", data, f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
     assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
-    write(tmp_path / "bad.csv", ["level", "age"], [[1, 2]])
-    assert "has no column 'colour'" in refused("predict", model_path(run), tmp_path / "bad.csv")
+    write(tmp_path / "one.csv", ["level", "age", "colour"], [[1, 2, ""]])
+    (row,) = json.loads(done("predict", model_path(run), tmp_path / "one.csv", "--json"))
+    one = run.probabilities(np.array([[2, 1, np.nan, np.nan]]))
+    assert row["probabilities"][run.class_names[0]] == pytest.approx(one[0, 0], abs=1e-6)
+    write(tmp_path / "bad.csv", ["level", "age", "color"], [[1, 2, "red"]])
+    assert "has no column 'colour'; it has level, age, color\n" in refused(
+        "predict", model_path(run), tmp_path / "bad.csv"
+    )
     (tmp_path / "empty.csv").touch()
     np.save(tmp_path / "empty.npy", np.zeros((0, 4), np.float32))
     for name in ("empty.csv", "empty.npy"):
@@ -349,7 +355,10 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
         line = refused("predict", model_path(run), tmp_path / name)
         assert f"{name} is not a file; give a CSV or parquet file\n" in line
     (tmp_path / "text.npy").write_text("x")
-    assert "text.npy is no array of numbers; save one" in refused("predict", model_path(run), tmp_path / "text.npy")
+    with (tmp_path / "many.npy").open("wb") as file:
+        np.savez(file, x=np.zeros((1, 4)))
+    for name in ("text.npy", "many.npy"):
+        assert f"{name} is no array of numbers; save one" in refused("predict", model_path(run), tmp_path / name)
 
 
 def model_path(run: Any) -> Path:

@@ -54,10 +54,11 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
     """The rows of a table, whose columns are found by their names, or an array in an .npy file: float32 [N, D]."""
     if path.suffix.lower() == ".npy":
         try:
-            values = np.load(path, allow_pickle=False)
+            with path.open("rb") as file:
+                values = np.lib.format.read_array(file)
         except FileNotFoundError:
             raise UserError(f"{path} is not a file; give an .npy, CSV or parquet file") from None
-        except (OSError, ValueError, EOFError):
+        except ValueError:
             raise UserError(f"{path} is no array of numbers; save one with numpy.save") from None
     else:
         grid = read_grid(path, str(path), ())

@@ -141,11 +141,11 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
     `wanted` columns only those of the file that they come from are read."""
     found: list[np.ndarray] = []
     names: list[str] = []
-    stems = {stem_of(name): MARK in name for name in wanted}
+    stems, empty = {stem_of(name): MARK in name for name in wanted}, {n[:-1] for n in wanted if n.endswith(MARK)}
     for name in grid.features:
-        if wanted and not {name, f"{name}[0]"} & stems.keys():
+        if wanted and name not in stems and f"{name}[0]" not in stems:
             continue
-        cells: Cells = np.full(grid.count, np.nan) if name + MARK in wanted else grid.cells(name)
+        cells: Cells = np.full(grid.count, np.nan) if name in empty else grid.cells(name)
         if MARK in name:
             raise UserError(f"{grid.where}: the name of column '{name}' has a '{MARK}'; rename it")
         if isinstance(cells, list):
@@ -162,9 +162,11 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
             continue
         found.append(cells)
         names.append(name + MARK * bool(np.isnan(cells).all()))
+    if lost := sorted(stems.keys() - map(stem_of, names)):
+        raise UserError(f"{grid.where} has no column '{lost[0]}'; it has {few_of(grid.features, 8) or 'no other'}")
     if not found:
-        besides, needs = ", ".join(grid.role.values()), ", ".join(list(stems)[:8]) or "features"
-        raise UserError(f"{grid.where} has no column{' besides ' * bool(besides)}{besides}; it needs {needs}")
+        besides = ", ".join(grid.role.values())
+        raise UserError(f"{grid.where} has no column{' besides ' * bool(besides)}{besides}; it needs features")
     values = np.stack(found, 1).astype(np.float32)
     if (infinite := np.isinf(values)).any():
         row, column = (int(place) for place in np.argwhere(infinite)[0])
@@ -192,7 +194,7 @@ def _doubtful(grid: TableFile, values: np.ndarray, names: Sequence[str]) -> list
 
 
 def _categories(cells: Sequence[str], name: str) -> tuple[list[np.ndarray], list[str]]:
-    known = sorted({cell for cell in cells if cell.casefold() not in MISSING})
+    known = sorted({cell for cell in cells if cell.casefold() not in MISSING}) or [""]
     texts = np.array(cells)
     missing = np.array([cell.casefold() in MISSING for cell in cells])
     return [np.where(missing, np.nan, texts == text) for text in known], [f"{name}{MARK}{text}" for text in known]
