@@ -18,6 +18,7 @@ from fednoil.batch.cell import Cell
 from fednoil.bench.plan import finished
 from fednoil.config import load_config, read_toml
 from fednoil.experiment import make_executor, make_experiment
+from fednoil.report.results import load_results
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own.md").read_text(encoding="utf-8")
 SMALL = ("train.rounds=2", "schedule.name=constant", "schedule.epochs=1", "run.device=cpu")
@@ -203,4 +204,6 @@ def test_a_run_goes_on_with_the_code_it_began_with(
     assert not Cell(config, "", "seed-0", "").is_done(Path("all"))
     assert finished(Path("all")) == {}
     assert fednoil("run", *options, "all/seed-1", "--seed", "1")[0] == 0
-    assert "the file of my_edited:Mine changed between these runs" in fednoil("compare", "all")[2]
+    said = "the file of my_edited:Mine changed between these runs"
+    assert said in fednoil("compare", "all")[2]
+    assert said in "".join(load_results([Path("all")]).warnings)

@@ -14,7 +14,7 @@ from fednoil.errors import UserError, few_of
 from fednoil.figures.drawing import COLOURS, require_matplotlib
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.records.compare import described, short_names
-from fednoil.records.environment import recorded_code
+from fednoil.records.environment import differing_code, recorded_code
 from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing, picked
 from fednoil.report.runs import completed
 
@@ -188,9 +188,8 @@ def _read(path: Path) -> list[Run]:
     numbers = [config["run"]["seed"] for config in configs]
     if twice := [seed for seed in numbers if numbers.count(seed) > 1]:
         raise UserError(f"{path} holds {len(twice)} runs with seed {twice[0]}; leave one of them")
-    codes = [recorded_code(file.parent) for file in seeds]
-    if changed := {name for code in codes for name in code if any(other.get(name) != code[name] for other in codes)}:
-        raise UserError(f"{path}: the file of {min(changed)} changed between these runs; give them one by one")
+    if name := differing_code(recorded_code(file.parent) for file in seeds):
+        raise UserError(f"{path}: the file of {name} changed between these runs; give them one by one")
     return found
 
 

@@ -35,7 +35,7 @@ def _same_config(folder: RunFolder, config: Config) -> None:
         if name := changed_code(folder.path, config):
             raise UserError(
                 f"{folder.path}: the file of {name} has changed since this run began; put it back, choose another "
-                "--out, or --force to start over"
+                "--out, or delete this folder to start over"
             )
         return _check_rounds(folder, before, config)
     old, new = before.model_dump(mode="json"), config.model_dump(mode="json")

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -114,8 +114,13 @@ def recorded_code(folder: Path) -> dict[str, str]:
 def changed_code(folder: Path, config: Config) -> str | None:
     """The import path of own code that is no longer what the run in a folder began with."""
     now = own_files(config)
-    before = recorded_code(folder) if now else {}
-    return next((name for name, digest in now.items() if before.get(name, digest) != digest), None)
+    return differing_code([recorded_code(folder), now]) if now else None
+
+
+def differing_code(codes: Iterable[Mapping[str, str]]) -> str | None:
+    """The import path of own code that isn't the same in all of these digests, as far as they have it."""
+    first: dict[str, str] = {}
+    return next((n for code in codes for n, digest in code.items() if first.setdefault(n, digest) != digest), None)
 
 
 def note_resumption(folder: RunFolder, after: int, present: dict[str, Any]) -> None:

@@ -45,6 +45,7 @@ class Environment(_Part):
     resumed: list[dict[str, Any]] = []
     diverged: dict[str, Any] = {}
     extended: dict[str, Any] = {}
+    own_files: dict[str, str] = {}
     origin: dict[str, Any] | None = None
 
 

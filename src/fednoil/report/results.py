@@ -16,6 +16,7 @@ import numpy as np
 
 from fednoil.errors import few_of
 from fednoil.history import ACCURACY, AGREEMENT
+from fednoil.records.environment import differing_code
 from fednoil.report.chance import FEW_SEEDS, paired_p, sample_of
 from fednoil.report.hook import ReportSection, Study
 from fednoil.report.places import METHOD_SECTIONS, TRAINING, Place, as_method, differing, picked
@@ -275,6 +276,8 @@ def _warnings(rows: Sequence[Row], groups: Sequence[tuple[RecordedRun, ...]]) ->
             found.append(f"{name}: fewer than six rounds, too few to judge convergence")
         if len({run.summary.get("data_hash") for run in row.runs if run.summary.get("data_hash")}) > 1:
             found.append(f"{name}: runs with different data (data_hash)")
+        if code := differing_code(run.environment.get("own_files", {}) for run in row.runs):
+            found.append(f"{name}: the file of {code} changed between these runs")
         if len(devices := {run.environment["device"] for run in row.runs if "device" in run.environment}) > 1:
             found.append(f"{name}: runs on different devices ({', '.join(sorted(devices))})")
     return [*found, *_general_warnings(rows)]
