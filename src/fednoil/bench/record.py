@@ -111,12 +111,12 @@ def counting(
         with suppress(UserError):  # of another version
             found |= {cell.key: cell.config for cell in cells_of(replace(grid, methods=[method]))}
     here = {key: row for key, row in rows.items() if key in found or (is_added(key[0]) and key[1:] in places)}
-    same = {key: row for key, row in here.items() if key in found and row["config"] == found[key].hash()[:_HASH]}
+    same = {k: row for k, row in here.items() if k in found and row["config"][:_HASH] == found[k].hash()[:_HASH]}
     made = {
         place: make_setting(places[place], data_dir, Seed(place[1])).manifest_hash()[:_HASH]
         for place in dict.fromkeys(key[1:] for key in same)
     }
-    counted = {key: row for key, row in same.items() if row["noise"] == made[key[1:]]}
+    counted = {key: row for key, row in same.items() if row["noise"][:_HASH] == made[key[1:]]}
     if rows and not counted:
         return {}, f"none of the {len(rows)} runs of the record belongs to this ranking (--scale {grid.scale})"
     left, unknown = len(here) - len(counted), ", ".join(sorted({key[0] for key in here.keys() - found.keys()}))
