@@ -95,7 +95,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
         ("train.rounds=abc", ["train.rounds = 'abc': must be a whole number"]),
         ("train.momentum=1", ["train.momentum = 1", "less than 1"]),
         ("train.weight_decay=-0.1", ["train.weight_decay = -0.1"]),
-        ("train.pad=28", ["train.pad = 28 moves images of 28 pixels out of view"]),
+        ("train.pad=28", ["train.pad = 28 moves images of 28 pixels out of view; give less, such as 3"]),
         ("train.batch_size=1", ["train.batch_size = 1", "greater than or equal to 2"]),
         ("train.batch_size=1000000000", ["train.batch_size = 1000000000", "less than or equal to 65536"]),
         ("run.checkpoint_every=0", ["run.checkpoint_every = 0"]),

@@ -84,6 +84,8 @@ def test_the_sentences() -> None:
         "counting alike, 90.9 % of its answers are right"
     ]
     assert findings.sentences({**rare, "final_accuracy": 95.4}) == []
+    same = {"final_accuracy": 200 / 3, "largest_class": {"class": 0, "percent": 66.667}}
+    assert findings.sentences(same) == []
 
 
 def learnt(values: dict[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def assemble(config: Config, setting: Setting) -> Experiment:
     vectors, rounds = is_vector(dataset.image_shape), config.train.rounds
     if not vectors and config.train.pad >= (side := min(dataset.image_shape[1:])):
         pad = config.train.pad
-        raise UserError(f"train.pad = {pad} moves images of {side} pixels out of view; give less, such as 4")
+        raise UserError(f"train.pad = {pad} moves images of {side} pixels out of view; give less, such as {side // 8}")
     large, sizes = is_large(template), tuple(len(part) for part in setting.parts)
     sampling = samplings.make(config.sampling)
     schedule = schedules.make(config.schedule).fitted(rounds, large=large, sizes=sizes)

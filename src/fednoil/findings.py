@@ -102,7 +102,7 @@ def lost_classes(summary: Mapping[str, Any], advice: str = "") -> str:
 def _beaten(summary: Mapping[str, Any]) -> list[str]:
     """Where answering the largest class every time would be right more often."""
     largest, accuracy = summary.get("largest_class"), summary.get("final_accuracy")
-    if largest is None or accuracy is None or accuracy >= largest["percent"]:
+    if largest is None or accuracy is None or round(accuracy, 3) >= largest["percent"]:
         return []
     name = [*(summary.get("classes") or ()), *map(str, range(largest["class"] + 1))][largest["class"]]
     balanced = summary.get("balanced_accuracy")

@@ -21,7 +21,7 @@ from fednoil.audit.copies import open_copy
 from fednoil.audit.decisions import Decision, read_decisions
 from fednoil.data.copy import Copy
 from fednoil.data.sources import open_own
-from fednoil.errors import UserError, nearest
+from fednoil.errors import UserError, few_of, nearest
 from fednoil.records.model_file import class_names
 
 _PLACE = ".relabel-"  # prefix of the temporary name of a copy
@@ -94,7 +94,7 @@ def _name_classes(source: Copy, data: str, model: Path) -> None:
         numbers = list(range(len(names)))  # otherwise the classes' own names are numbers, perhaps from 1
     unknown = np.setdiff1d(source.labels, numbers)
     if len(unknown):
-        raise UserError(f"{data} has the label {unknown[-1]}, but {model} knows only {min(numbers)} to {max(numbers)}")
+        raise UserError(f"{data} has the label {unknown[-1]}, but {model} knows only {few_of(list(map(str, numbers)))}")
     named = dict(zip(numbers, names, strict=True))
     source.classes = tuple(named.get(i, str(i)) for i in range(max(numbers) + 1))
 

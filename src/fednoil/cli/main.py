@@ -187,7 +187,8 @@ def _run_app() -> int:
             raise
         _drop_output()
         if said := full_disk(error):
-            return _fail(said + (" and continue with --resume" if "run" in sys.argv[1:3] else ""))
+            resumes = sys.argv[1:2] == ["run"] or sys.argv[1:3] == ["federation", "run"]
+            return _fail(said + " and continue with --resume" * resumes)
         return _fail(f"{error.filename or 'writing'}: {error.strerror}")
     except Exception as error:
         if gpu_is_full(error):  # in read-only commands; a run itself says how to continue
