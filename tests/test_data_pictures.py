@@ -271,7 +271,7 @@ def test_labels_that_are_other_numbers_are_names(
 ) -> None:
     if form == "npz":
         images = np.zeros((15, 4, 4), np.uint8)
-        np.savez(tmp_path / "own.npz", x_train=images, y_train=np.repeat(numbers, 5))
+        np.savez(tmp_path / "own.npz", x_train=images, y_train=np.repeat(np.array(numbers, np.uint8), 5))
         name = f"npz:{tmp_path / 'own.npz'}"
     else:
         name = listed(tmp_path, [("path", "label"), *((f"{n}.png", str(numbers[n // 5])) for n in range(15))])

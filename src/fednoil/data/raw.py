@@ -42,10 +42,11 @@ def renumbered(labels: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[st
     or 0, 1 and 3, these name the classes, and a notice says so."""
     present = np.unique(labels[0])
     known = all(np.isin(own, present).all() for own in labels)
-    if len(present) in (0, present.max(initial=-1) + 1) or present[0] < 0 or present[-1] >= MOST_CLASSES or not known:
+    last = int(present[-1]) if len(present) else -1  # unsigned numbers know no -1
+    if last + 1 == len(present) or present[0] < 0 or last >= MOST_CLASSES or not known:
         return list(labels), None, []
     names = tuple(map(str, present.tolist()))
-    whole = present[-1] - present[0] == len(present) - 1
+    whole = last - present[0] == len(present) - 1
     shown = f"{names[0]} to {names[-1]}" if whole and len(names) > 2 else few_of(names)
     notice = f"labels are {shown}, and so the classes are called"
     return [np.searchsorted(present, own) for own in labels], names, [notice]
