@@ -13,6 +13,7 @@ import argparse
 import csv
 import itertools
 import json
+import re
 import statistics
 import tomllib
 from dataclasses import dataclass, field
@@ -118,6 +119,12 @@ TABLES = {
         ("final", "chosen"),
         data={"": "Fashion-MNIST, ", "cifar10 ": "CIFAR-10, "},
     ),
+    "human": Table(
+        {"fedavg": "FedAvg", "published": "FedNoiL, told a share of 0.55", "default": "**the default**"},
+        {"worst iid": "*worst*, IID", "worst non-iid": "*worst*, β = 1", "aggregate iid": "*aggregate*, IID"},
+        ("final", "best"),
+        data={"resnet18 ": "ResNet18, ", "cnn ": "CNN, "},
+    ),
     "protocols": Table(
         {
             "fednoil-plus": "`fednoil-plus`",
@@ -174,7 +181,7 @@ def row_of(folder: Path, setting: str, method: str, commit: str = "") -> Row:
     found: dict[str, Any] = {
         "setting": setting,
         "method": method,
-        "changes": " ".join(environment.get("origin", {}).get("set", [])),
+        "changes": " ".join(re.sub("=.*/", "=", word) for word in environment.get("origin", {}).get("set", [])),
         "seed": values["run"]["seed"],
         "rounds": len(records),
         "planned": values["train"]["rounds"],
