@@ -55,7 +55,7 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         try:
             with path.open("rb") as file:
-                values = np.lib.format.read_array(file)
+                values = np.lib.format.read_array(file, allow_pickle=False)
         except FileNotFoundError:
             raise UserError(f"{path} is not a file; give an .npy, CSV or parquet file") from None
         except ValueError:
