@@ -320,7 +320,7 @@ def test_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column 'path'; its columns are none"),
+        ("", "no column 'path'; its columns are none; call one of them path or file or filename or image"),
         ("path;label\n1.png;a", "has its columns separated by ';'; separate them by commas"),
         ("path,label\n", "lists no picture"),
         ("path,label\n1.png\n", "line 2 has 1 columns, the header 2"),

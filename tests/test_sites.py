@@ -166,8 +166,8 @@ def test_names_that_may_be_one_or_none_are_pointed_out(tmp_path: Path, capsys: p
 
 
 def test_labels_of_two_kinds_are_pointed_out() -> None:
-    mixed, missing = doubtful(("0", "1", "nan", "yes"), ())
-    assert mixed == "labels are numbers (0, 1) and text (nan, yes); correct those that are mistakes"
+    mixed, missing = doubtful(("-1", "1.0", "nan", "yes"), ())
+    assert mixed == "labels are numbers (-1, 1.0) and text (nan, yes); correct those that are mistakes"
     assert missing.startswith("class 'nan' reads like a missing label")
 
 

@@ -123,13 +123,18 @@ def test_a_column_without_a_value_is_pointed_out(tmp_path: Path) -> None:
         assert "\n1 column without a value: 'b'\n" in done("data", f"table:{tmp_path / name}")
 
 
-def test_columns_that_tell_rows_apart_and_nothing_else_are_pointed_out(tmp_path: Path) -> None:
-    rows = [[k, f"p{k}", f"2000-01-{k % 9}", 40 - k, k % 7, "uv"[k % 2], "xy"[k % 2]] for k in range(40)]
-    path = write(tmp_path / "t.csv", ["", "patient", "day", "number", "age", "sex", "label"], rows)
+def test_columns_that_may_not_be_what_they_seem_are_pointed_out(tmp_path: Path) -> None:
+    rows = [
+        [k, f"p{k}", f"2000-01-{k % 9}", 40 - k, 7 * k, k % 7, f"{k % 9},5", ("u", "V ", "v")[k % 3], "xy"[k % 2]]
+        for k in range(40)
+    ]
+    path = write(tmp_path / "t.csv", ["", "patient", "day", "number", "caseID", "age", "dose", "sex", "label"], rows)
     found = json.loads(done("data", f"table:{path}", "--json"))
-    assert found["notices"][:2] == [
+    assert found["notices"][:4] == [
         "without a name and left out: column 1",
-        "columns that may only number, name or date the rows: 'patient', 'day', 'number'; if so, remove them",
+        "columns that may only number, name or date the rows: 'patient', 'day', 'number', 'caseID'; if so, remove them",
+        "columns of text that read like numbers: 'dose' (0,5); if so, write 5.1, not 5,1 or 5.1 %",
+        "columns with categories that differ only in case or spaces: 'sex'; if they are one, write it alike",
     ]
     assert found["columns"][0] == "patient=p0"
 
@@ -190,7 +195,7 @@ BAD = [
     ("a,b,label\n1,2,x\n3,oops,y\n", "column 'b' has the text 'oops' in line 3, and numbers elsewhere; correct it"),
     ("a,b,label\n1,2,x\n3,oops,y\n", "leave it empty, or make all of them text, such as c3"),
     ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in line 3, and numbers elsewhere (a decimal point is needed)"),
-    ("a,label\n1,x\ninf,y\n", "column 'a' is infinite in line 3"),
+    ("a,label\n1,x\n1e99,y\n", "column 'a' is too large in line 3"),
     ("label\nx\ny\n", "has no column besides label; it needs features"),
     ("a=b,label\n1,x\n", "the name of column 'a=b' has a '='; rename it"),
     ("a,a,label\n1,2,x\n", "has two columns 'a'"),

@@ -169,7 +169,7 @@ def doubtful(class_names: Sequence[str], sites: Sequence[str]) -> list[str]:
     """Lines about classes that may be one, written in two ways, or stand for no label, and about sites that may be
     one."""
     missing = [name for name in class_names if simplified(name) in MISSING]
-    numbers = [name for name in class_names if name.strip().isdecimal()]
+    numbers = [name for name in class_names if name.strip().lstrip("+-").replace(".", "", 1).isdecimal()]
     words = [name for name in class_names if name not in numbers]
     mixed = f"labels are numbers ({few_of(numbers, 3)}) and text ({few_of(words, 3)}); correct those that are mistakes"
     return [

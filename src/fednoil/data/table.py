@@ -16,7 +16,7 @@ from fednoil.data.decoded import Files, name_classes
 from fednoil.data.folder import SUFFIXES
 from fednoil.data.images import Encoded
 from fednoil.data.raw import Listing, Raw, named
-from fednoil.errors import UserError
+from fednoil.errors import UserError, few_of
 from fednoil.files import naming
 
 COLUMN_NAMES = {
@@ -134,7 +134,7 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
                     numbers.append(start)
                 start = reader.line_num + 1
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{where} can't be read as UTF-8 CSV ({error})") from None
+        raise UserError(f"{where} can't be read as UTF-8 CSV ({error}); save it in that form") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
     if len(header) == 1 and (marks := [mark for mark in (";", "\t", "|") if mark in header[0]]):
         raise UserError(f"{where} has its columns separated by {marks[0]!r}; separate them by commas")
@@ -156,8 +156,8 @@ def places(where: str, header: Sequence[str], needed: Sequence[str]) -> dict[str
         if found:
             place[name] = found[0]
     if missing := [name for name in needed if name not in place]:
-        has = ", ".join(header)[:80] or "none"
-        raise UserError(f"{where} has no column '{missing[0]}'; its columns are {has}, and it needs {_columns(needed)}")
+        has, names = few_of(header) or "none", " or ".join(COLUMN_NAMES[missing[0]])
+        raise UserError(f"{where} has no column '{missing[0]}'; its columns are {has}; call one of them {names}")
     return place
 
 

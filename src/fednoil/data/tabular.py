@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
+from fednoil.data.doubts import about_columns
 from fednoil.data.parquet import read_columns
 from fednoil.data.raw import Listing, Raw, counted_from_0, numbered
 from fednoil.data.table import MISSING, about_sites, labels_of, line_end, places, read_rows, sites_of, splits_of
@@ -28,8 +29,6 @@ from fednoil.errors import UserError, few_of
 from fednoil.files import naming
 
 _NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # as pandas writes an index, and reads it again
-_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
-_MANY = 20  # different values, below which nothing is taken for names of rows
 
 Cells = np.ndarray | list[str]
 """A column: float64 [N] with NaN for missing values, or strings with "" for them; for vectors float64 [N, D]."""
@@ -167,30 +166,20 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
     if not found:
         besides = ", ".join(grid.role.values())
         raise UserError(f"{grid.where} has no column{' besides ' * bool(besides)}{besides}; it needs features")
-    values = np.stack(found, 1).astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large is infinite
+        values = np.stack(found, 1).astype(np.float32)
     if (infinite := np.isinf(values)).any():
         row, column = (int(place) for place in np.argwhere(infinite)[0])
         raise UserError(
-            f"{grid.where}: column '{names[column]}' is infinite in {grid.at(row)}; correct it, or leave it empty"
+            f"{grid.where}: column '{names[column]}' is too large in {grid.at(row)}; correct it, or leave it empty"
         )
     return values, tuple(names)
 
 
 def _doubtful(grid: TableFile, values: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Lines about columns without a name, and about those that may tell one row from another and nothing else."""
+    """Lines about columns without a name, and about those that may not be what they seem."""
     lost = [f"column {place}" for place, name in enumerate(grid.columns, 1) if _NAMELESS.fullmatch(name)]
-    places: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
-        places.setdefault(stem_of(name), []).append(place)
-    doubts = []
-    for stem, own in places.items():
-        texts = [names[place].partition(MARK)[2] for place in own]
-        numbers = np.sort(values[:, own[0]])
-        counts = len(values) > _MANY and np.array_equal(numbers, numbers[0] + np.arange(len(values)))
-        if 2 * len(own) > max(len(values), 2 * _MANY) or counts or all(map(_DATE.fullmatch, texts)):
-            doubts.append(f"'{stem}'")
-    ids = f"columns that may only number, name or date the rows: {few_of(doubts)}; if so, remove them"
-    return [f"without a name and left out: {few_of(lost)}"] * bool(lost) + [ids] * bool(doubts)
+    return [f"without a name and left out: {few_of(lost)}"] * bool(lost) + about_columns(values, names)
 
 
 def _categories(cells: Sequence[str], name: str) -> tuple[list[np.ndarray], list[str]]:
