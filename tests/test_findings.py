@@ -75,6 +75,9 @@ def test_the_sentences() -> None:
     assert findings.sentences({"noise_ratios": {"0": 0.07}}) == [
         "wrong labels, estimated: 7 %; an audit shows how sure"
     ]
+    assert findings.sentences({"noise_ratios": {"ost": 1.0}, "clients": ["ost", "nord", "süd"]}) == [
+        "wrong labels, estimated: 100 % (client ost), not known at 2 other clients; an audit shows how sure"
+    ]
     alike = findings.sentences({"noise_ratios": {"0": 0.001, "1": 0.004}})
     assert alike == ["wrong labels, estimated: 0 % at every client; an audit shows how sure"]
     assert findings.sentences({"per_class_accuracy": [None, 80.0], "trend": None}) == []

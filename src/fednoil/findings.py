@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fednoil import evidence
-from fednoil.errors import few_of
+from fednoil.errors import counted, few_of
 from fednoil.estimation import ratio_of
 from fednoil.estimation.doubts import unreliable
 from fednoil.estimation.temperature import softened
@@ -84,7 +84,13 @@ def sentences(summary: Mapping[str, Any], advice: str = "") -> list[str]:
     """The findings in a summary, one line each, first the classes that are lost."""
     lost = filter(None, [lost_classes(summary, advice)])
     ratios = summary.get("noise_ratios") or {}
-    return [*lost, *_beaten(summary), *_noise(ratios), *_hard_classes(summary), *_trend(summary)]
+    return [
+        *lost,
+        *_beaten(summary),
+        *_noise(ratios, len(summary.get("clients") or ())),
+        *_hard_classes(summary),
+        *_trend(summary),
+    ]
 
 
 def lost_classes(summary: Mapping[str, Any], advice: str = "") -> str:
@@ -113,16 +119,21 @@ def _beaten(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _noise(ratios: Mapping[str, float]) -> list[str]:
+def _noise(ratios: Mapping[str, float], clients: int) -> list[str]:
+    """The estimates, of a number of clients that is 0 if they have no names."""
     if not ratios:
         return []
-    if len(ratios) == 1:
-        return [f"wrong labels, estimated: {100 * next(iter(ratios.values())):.0f} %{_HOW_SURE}"]
+    rest = f", not known at {counted(clients - len(ratios), 'other client')}" if clients > len(ratios) else ""
     least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    if len(ratios) == 1:
+        alone = f" (client {most})" if rest or (most != "0" and clients != 1) else ""
+        return [f"wrong labels, estimated: {100 * ratios[most]:.0f} %{alone}{rest}{_HOW_SURE}"]
     if f"{100 * ratios[least]:.0f}" == f"{100 * ratios[most]:.0f}":
-        return [f"wrong labels, estimated: {100 * ratios[most]:.0f} % at every client{_HOW_SURE}"]
+        where = f" at {len(ratios)} clients" if rest else " at every client"
+        return [f"wrong labels, estimated: {100 * ratios[most]:.0f} %{where}{rest}{_HOW_SURE}"]
     span = f"{100 * ratios[least]:.0f} % (client {least}) to {100 * ratios[most]:.0f} % (client {most})"
-    return [f"wrong labels, estimated: {span}, median {100 * statistics.median(ratios.values()):.0f} %{_HOW_SURE}"]
+    median = f"{100 * statistics.median(ratios.values()):.0f} %"
+    return [f"wrong labels, estimated: {span}, median {median}{rest}{_HOW_SURE}"]
 
 
 def _hard_classes(summary: Mapping[str, Any]) -> list[str]:
