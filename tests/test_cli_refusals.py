@@ -26,7 +26,7 @@ def test_data_or_a_run_in_a_presets_place_are_answered_with_the_command_to_use()
     assert "'photos' is not a preset; to use it as data: fednoil run demo --set data.name=folder:photos" in refused(
         "run", "photos"
     )
-    assert "list.csv is not a TOML file; to use it as data: fednoil run demo --set data.name=csv:list.csv" in refused(
+    assert "use it as data: fednoil run demo --set data.name=csv:list.csv, or table:list.csv if its" in refused(
         "run", "list.csv"
     )
     assert "done is the folder of a run, not a preset; to continue it: fednoil run --resume --out done" in refused(

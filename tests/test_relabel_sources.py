@@ -196,6 +196,8 @@ def test_columns_and_names_that_stand_for_two_are_refused(tmp_path: Path) -> Non
     line = words(tmp_path, f"parquet:{shard(tmp_path / 'c.parquet', good)}", ",0,0,0,change,1")
     (tmp_path / "decisions.csv").write_text(f"client,{HEAD},,0,0,0,change,1\n")
     assert "needs the column client exactly once" in refused(*line)
+    (tmp_path / "decisions.csv").write_text(HEAD.replace(",", ";"))
+    assert "has its columns separated by ';'" in refused(*line)
 
 
 @pytest.mark.parametrize(("kind", "item"), [("csv", "4.png"), ("table", "4"), ("parquet", "4")])

@@ -364,6 +364,7 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
         np.savez(file, x=np.zeros((1, 4)))
     for name in ("text.npy", "many.npy"):
         assert f"{name} is no array of numbers; save one" in refused("predict", model_path(run), tmp_path / name)
+    assert "save the one to classify as .npy" in refused("predict", model_path(run), tmp_path / "x.npz")
 
 
 def model_path(run: Any) -> Path:

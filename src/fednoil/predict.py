@@ -60,6 +60,8 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
             raise UserError(f"{path} is not a file; give an .npy, CSV or parquet file") from None
         except ValueError:
             raise UserError(f"{path} is no array of numbers; save one with numpy.save") from None
+    elif path.suffix.lower() == ".npz":
+        raise UserError(f"{path} holds several arrays; save the one to classify as .npy, with numpy.save")
     else:
         grid = read_grid(path, str(path), ())
         if not grid.count:

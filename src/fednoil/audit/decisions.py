@@ -54,6 +54,8 @@ def read_decisions(path: Path) -> list[Decision]:
             missing = [
                 name for name in DECISION_COLUMNS if header.count(name) != 1 and (name != "client" or name in header)
             ]
+            if len(header) == 1 and ";" in header[0]:
+                raise UserError(f"{path} has its columns separated by ';'; separate them by commas")
             if missing:
                 raise UserError(
                     f"{path} needs the column {missing[0]} exactly once; its first line is "

@@ -81,7 +81,7 @@ def parse_set(assignments: Iterable[str]) -> Values:
 def read_toml(path: Path) -> Values:
     """Read a configuration file."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -28,8 +28,9 @@ def read_source(source: str | Path) -> tuple[Values, str]:
     if is_file(source):
         if path.suffix.lower() in (".csv", ".npz", ".parquet") and path.is_file():
             word = path.suffix.lower()[1:]
+            rows = "" if word == "npz" else f", or table:{path} if its rows are not pictures"
             raise UserError(
-                f"{path} is not a TOML file; to use it as data: fednoil run demo --set data.name={word}:{path}"
+                f"{path} is not a TOML file; to use it as data: fednoil run demo --set data.name={word}:{path}{rows}"
             )
         return read_toml(Path(source)), Path(source).stem
     if (path / "config.toml").is_file():

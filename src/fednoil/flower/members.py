@@ -226,9 +226,7 @@ class Members:
         if self.partitions is None:
             return None if site.partition is None else f"it has no data of its own, which data.name = '{SITES}' needs"
         if site.partition is None:
-            return (
-                f"it has its own data, but this run uses {self.config.data.name} (own data need data.name = '{SITES}')"
-            )
+            return f"it has its own data, but this run uses {self.config.data.name}; set data.name={SITES}"
         if not 0 <= site.partition < self.partitions:
             return f"its partition-id {site.partition} is not in 0..{self.partitions - 1} (partition.clients)"
         return None

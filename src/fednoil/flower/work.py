@@ -58,7 +58,7 @@ def introduce(settings: NodeSettings, config_text: str) -> Site:
     config = configured(config_text, settings.trust)
     if settings.data is not None:
         if config.data.name != SITES:
-            raise Refusal(f"it has its own data, but this run uses {config.data.name}")
+            raise Refusal(f"it has its own data, but this run uses {config.data.name}; set data.name={SITES}")
         dataset = _own_data(settings.data, config_text, settings.trust)
         samples, held_out = int(_trained(settings, config, dataset).sum()), len(dataset.test)
     else:

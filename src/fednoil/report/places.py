@@ -130,7 +130,7 @@ def differences(full: Values, base: Values, sections: tuple[str, ...]) -> tuple[
 def set_arguments(values: Values, sections: tuple[str, ...]) -> tuple[str, ...]:
     """Every `section.key=value`, as `--set` takes it."""
     return tuple(
-        f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
+        f"{section}.{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for section in sections
         for key, value in values[section].items()
     )
