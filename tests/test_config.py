@@ -299,7 +299,7 @@ def test_no_digit_of_a_number_is_lost(lr: float) -> None:
 )
 def test_a_bad_file_is_reported_with_its_name(tmp_path: Path, content: bytes, line: str) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text("[train]\nrounds = 2\n", encoding="utf-8-sig")  # as Windows' editor writes it
+    path.write_text("[train]\nrounds = 2\n", encoding="utf-8-sig")
     assert read_toml(path) == {"train": {"rounds": 2}}
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:

@@ -192,8 +192,10 @@ def test_every_learner_and_every_server_works_on_vectors(server: dict[str, Any],
 
 
 BAD = [
-    ("a,b,label\n1,2,x\n3,oops,y\n", "column 'b' has the text 'oops' in line 3, and numbers elsewhere; correct it"),
-    ("a,b,label\n1,2,x\n3,oops,y\n", "leave it empty, or make all of them text, such as c3"),
+    (
+        "a,b,label\n1,2,x\n3,oops,y\n",
+        "column 'b' has the text 'oops' in line 3, and numbers elsewhere; correct it, leave",
+    ),
     ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in line 3, and numbers elsewhere (a decimal point is needed)"),
     ("a,label\n1,x\n1e99,y\n", "column 'a' is too large in line 3"),
     ("label\nx\ny\n", "has no column besides label; it needs features"),

@@ -61,7 +61,7 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
         except ValueError:
             raise UserError(f"{path} is no array of numbers; save one with numpy.save") from None
     elif path.suffix.lower() == ".npz":
-        raise UserError(f"{path} holds several arrays; save the one to classify as .npy, with numpy.save")
+        raise UserError(f"{path} holds several arrays; save the one to classify as .npy")
     else:
         grid = read_grid(path, str(path), ())
         if not grid.count:

@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
-from fednoil.data.doubts import about_columns
 from fednoil.data.parquet import read_columns
 from fednoil.data.raw import Listing, Raw, counted_from_0, numbered
 from fednoil.data.table import MISSING, about_sites, labels_of, line_end, places, read_rows, sites_of, splits_of
-from fednoil.data.vectors import MARK, check_categories, decode_rows, stem_of
+from fednoil.data.vectors import MARK, about_columns, check_categories, decode_rows, stem_of
 from fednoil.errors import UserError, few_of
 from fednoil.files import naming
 

@@ -7,6 +7,7 @@ from each column's count, mean and spread, which a site can report without its r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,10 @@ FURTHEST = 10.0
 MOST_CATEGORIES = 100
 _DIGITS = 6  # of means and spreads, so that sums in another order give the same
 MARK = "="
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+_ID = re.compile(r"(?i:(.*[ _.-])?id)|.*[a-z](Id|ID)")
+_NUMBER = re.compile(r"[-+]?\d[\d.]*(,\d+ ?%?| ?%)")  # none for Python
+_MANY = 20  # different values, below which nothing is taken for names of rows
 
 
 def is_vector(shape: Sequence[int]) -> bool:
@@ -163,6 +168,35 @@ def check_categories(where: str, column: str, names: Sequence[str]) -> None:
             f"('{names[0].partition(MARK)[2][:40]}' for example), too many for categories (at most {MOST_CATEGORIES}); "
             "remove the column, or give numbers (5.1, not 5,1 or 5.1 %)"
         )
+
+
+def about_columns(values: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Lines about columns of rows [N, D] that may not be what they seem."""
+    place = {name: k for k, name in enumerate(names)}
+    ids, numbers, twice = [], [], []
+    for stem, own in _stems(names).items():
+        texts = [name.partition(MARK)[2] for name in own]
+        if _tells_apart(stem, values[:, place[next(iter(own))]], texts):
+            ids.append(f"'{stem}'")
+        elif all(map(_NUMBER.fullmatch, texts)):
+            numbers.append(f"'{stem}' ({texts[0]})")
+        elif len({" ".join(text.casefold().split()) for text in texts}) < len(texts):
+            twice.append(f"'{stem}'")
+    said = {
+        "columns that may only number, name or date the rows: {}; if so, remove them": ids,
+        "columns of text that read like numbers: {}; if so, write 5.1, not 5,1 or 5.1 %": numbers,
+        "columns with categories that differ only in case or spaces: {}; if they are one, write it alike": twice,
+    }
+    return [line.format(few_of(found)) for line, found in said.items() if found]
+
+
+def _tells_apart(stem: str, numbers: np.ndarray, texts: Sequence[str]) -> bool:
+    """Whether a column of numbers [N], or of categories, may only tell rows apart."""
+    numbers = np.sort(numbers)
+    counts = len(numbers) > _MANY and np.array_equal(numbers, numbers[0] + np.arange(len(numbers)))
+    called = _ID.fullmatch(stem) is not None and len(np.unique(numbers)) > _MANY
+    many = 2 * len(texts) > max(len(numbers), 2 * _MANY)
+    return many or counts or called or all(map(_DATE.fullmatch, texts))
 
 
 def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], where: str) -> np.ndarray:
