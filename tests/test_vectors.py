@@ -125,13 +125,16 @@ def test_a_column_without_a_value_is_pointed_out(tmp_path: Path) -> None:
 
 def test_columns_that_may_not_be_what_they_seem_are_pointed_out(tmp_path: Path) -> None:
     rows = [
-        [k, f"p{k}", f"2000-01-{k % 9}", 40 - k, 7 * k, k % 7, f"{k % 9},5", ("u", "V ", "v")[k % 3], "xy"[k % 2]]
+        [k, f"p{k}", f"2000-01-{k % 9}", 40 - k, 7 * k, k % 7, f"{k % 9},5", *(("u", "V ", "v")[k % 3], k % 2)]
         for k in range(40)
     ]
-    path = write(tmp_path / "t.csv", ["", "patient", "day", "number", "caseID", "age", "dose", "sex", "label"], rows)
+    names = ["", "patient", "day", "number", "caseID", "age", "dose", "sex", "icd", "plan", "ward", "label"]
+    rows = [[*row, "ab"[k % 2], "ab"[k % 39 % 2], "xy"[k % 2]] for k, row in enumerate(rows)]
+    path = write(tmp_path / "t.csv", names, rows)
     found = json.loads(done("data", f"table:{path}", "--json"))
-    assert found["notices"][:4] == [
+    assert found["notices"][:5] == [
         "without a name and left out: column 1",
+        "columns that say the same as the label: 'icd', 'plan'; if they were made from it, remove them",
         "columns that may only number, name or date the rows: 'patient', 'day', 'number', 'caseID'; if so, remove them",
         "columns of text that read like numbers: 'dose' (0,5); if so, write 5.1, not 5,1 or 5.1 %",
         "columns with categories that differ only in case or spaces: 'sex'; if they are one, write it alike",

@@ -178,7 +178,9 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
 def _doubtful(grid: TableFile, values: np.ndarray, names: Sequence[str]) -> list[str]:
     """Lines about columns without a name, and about those that may not be what they seem."""
     lost = [f"column {place}" for place, name in enumerate(grid.columns, 1) if _NAMELESS.fullmatch(name)]
-    return [f"without a name and left out: {few_of(lost)}"] * bool(lost) + about_columns(values, names)
+    return [f"without a name and left out: {few_of(lost)}"] * bool(lost) + about_columns(
+        values, names, grid.texts("label") or []
+    )
 
 
 def _categories(cells: Sequence[str], name: str) -> tuple[list[np.ndarray], list[str]]:

@@ -170,24 +170,36 @@ def check_categories(where: str, column: str, names: Sequence[str]) -> None:
         )
 
 
-def about_columns(values: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Lines about columns of rows [N, D] that may not be what they seem."""
-    place = {name: k for k, name in enumerate(names)}
-    ids, numbers, twice = [], [], []
+def about_columns(values: np.ndarray, names: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Lines about columns of rows [N, D] with labels [N] that may not be what they seem."""
+    place, classes = {name: k for k, name in enumerate(names)}, np.unique(labels, return_inverse=True)[1]
+    ids, numbers, twice, copies = [], [], [], []
     for stem, own in _stems(names).items():
-        texts = [name.partition(MARK)[2] for name in own]
-        if _tells_apart(stem, values[:, place[next(iter(own))]], texts):
+        texts, block = [name.partition(MARK)[2] for name in own], values[:, [place[name] for name in own]]
+        if _tells_apart(stem, block[:, 0], texts):
             ids.append(f"'{stem}'")
+        elif _copies(block, classes):
+            copies.append(f"'{stem}'")
         elif all(map(_NUMBER.fullmatch, texts)):
             numbers.append(f"'{stem}' ({texts[0]})")
         elif len({" ".join(text.casefold().split()) for text in texts}) < len(texts):
             twice.append(f"'{stem}'")
     said = {
+        "columns that say the same as the label: {}; if they were made from it, remove them": copies,
         "columns that may only number, name or date the rows: {}; if so, remove them": ids,
         "columns of text that read like numbers: {}; if so, write 5.1, not 5,1 or 5.1 %": numbers,
         "columns with categories that differ only in case or spaces: {}; if they are one, write it alike": twice,
     }
     return [line.format(few_of(found)) for line, found in said.items() if found]
+
+
+def _copies(block: np.ndarray, classes: np.ndarray) -> bool:
+    """Whether a column of numbers [N, 1], or those of a column's categories [N, C], and the classes [N] tell the same
+    rows apart."""
+    codes = np.unique(block, return_inverse=True)[1].ravel() if block.shape[1] == 1 else block.argmax(1)
+    count = len(np.unique(classes))
+    alike = len(np.unique(codes)) == count > 1 and block.shape[1] in (1, count)
+    return alike and len(codes) > _MANY and len(np.unique(codes * count + classes)) == count
 
 
 def _tells_apart(stem: str, numbers: np.ndarray, texts: Sequence[str]) -> bool:
