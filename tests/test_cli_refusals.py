@@ -66,6 +66,7 @@ def test_data_or_a_run_in_a_presets_place_are_answered_with_the_command_to_use()
         ("predict", ["MODEL"]),
         ("predict m.safetensors", ["FILE"]),
         ("predict m.safetensors a.png", ["m.safetensors", "no such file"]),
+        ("federation audit nosuch", ["nosuch is not a run folder; give one"]),
         ("predict m.safetensors a.png --device gpu", ["--device 'gpu' is unknown", "auto, cpu or cuda"]),
         ("predict m.safetensors a.png --device=", ["--device '' is unknown", "auto, cpu or cuda"]),
         ("presets --jsno", ["--jsno"]),

@@ -17,6 +17,7 @@ from stopped_runs import snapshot
 from fednoil import load, runner
 from fednoil.audit.cases import Cases, load_state, of_state
 from fednoil.audit.folds import _means
+from fednoil.cli.stopping import Stopped
 from fednoil.config import load_config
 from fednoil.experiment import make_experiment
 from fednoil.records.model_file import load_model
@@ -203,6 +204,11 @@ def test_an_audit_of_few_memorised_labels_goes_out_of_folds(made: Path, monkeypa
             folds, out = audited()
             assert folds is None
             assert advised in out
+    monkeypatch.setattr("fednoil.cli.audit_folds.of_folds", lambda *_: (_ for _ in ()).throw(Stopped(2)))
+    assert fednoil("audit", made, "--force")[::2] == (
+        130,
+        "fednoil: interrupted; run the same command again to continue\n",
+    )
 
 
 @pytest.mark.parametrize("shares", [(80.0, 79.0), (80.0, 70.0), None])

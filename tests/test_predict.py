@@ -200,6 +200,8 @@ def test_a_damaged_picture_is_read_or_reported(
 def test_what_is_no_model_file_is_reported(model: Path, grey: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.safetensors"
     assert "no such file" in refused("predict", bad, grey)
+    (tmp_path / "config.toml").write_text("")
+    assert "is a run that has not ended; continue it with --resume" in refused("predict", bad, grey)
     assert str(tmp_path) in refused("predict", tmp_path, grey)
     for content in (b"", b"hello", model.read_bytes()[:-5], model.read_bytes()[:50], b"\xff" * 64):
         bad.write_bytes(content)

@@ -10,6 +10,7 @@ import torch
 from fednoil.audit import cases
 from fednoil.audit.cases import Cases, client_number, of_state, source_of
 from fednoil.audit.folds import USUAL, of_folds, why_folds
+from fednoil.cli.stopping import Stopped
 from fednoil.experiment import Experiment
 from fednoil.records.folder import RunFolder
 from fednoil.reporters import reporter_for
@@ -64,4 +65,8 @@ def _folded(
             print(f"fold {fold + 1} of {count}: {experiment.config.train.rounds} rounds without it", flush=True)
         return reporter_for(False if as_json else None)
 
-    return of_folds(experiment, count, number, device, shown, run / f"folds-{count}")
+    try:
+        return of_folds(experiment, count, number, device, shown, run / f"folds-{count}")
+    except Stopped as stop:
+        stop.hint = "run the same command again to continue"
+        raise

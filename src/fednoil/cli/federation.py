@@ -174,6 +174,7 @@ def audit(
     from fednoil.records.folder import RunFolder
     from fednoil.records.older import read_current
 
+    RunFolder(path).check_is_run("; give one that `fednoil federation run` has written")
     roster = RunFolder(path).roster()
     config = load_config(read_current(path / "config.toml"))
     if roster is None or not roster.federated:

@@ -157,7 +157,9 @@ def _metadata(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise UserError(f"{path} is a folder; give a file, such as model.safetensors in a run's folder")
     if not path.is_file():
-        raise UserError(f"cannot read {path}: no such file")
+        stopped = (path.parent / "config.toml").is_file() and not (path.parent / "summary.json").is_file()
+        why = f"{path.parent} is a run that has not ended; continue it with --resume" if stopped else "no such file"
+        raise UserError(f"cannot read {path}: {why}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             raw = (file.metadata() or {}).get(_KEY)
