@@ -56,6 +56,19 @@ def test_the_demos_sentences_quote_its_record(record: ModuleType) -> None:
     assert chance > CHANCE
 
 
+def test_the_sentences_about_human_labels_quote_their_record(record: ModuleType) -> None:
+    rows = record.read(EXPERIMENTS / "human/results.csv")
+    ours, fedavg = (
+        [r for r in rows if (r["setting"], r["method"]) == ("cnn worst iid", m)] for m in ("default", "fedavg")
+    )
+    last, best = (mean(ours, "final") - mean(fedavg, figure) for figure in ("final", "best"))
+    quoted(
+        "human",
+        f"the default ends {last:.0f} points above FedAvg, and {best:.0f} above FedAvg's best round.",
+        f"rounds {mean(ours, 'label_precision'):.0f} % of the labels in D^x are correct",
+    )
+
+
 def test_the_sentences_about_protocols_quote_their_record(record: ModuleType) -> None:
     rows = record.read(EXPERIMENTS / "protocols/results.csv")
     late = {row["method"]: float(row["last10"]) for row in rows if row["setting"] == "fnbench/cifar10"}
