@@ -286,7 +286,7 @@ def test_plain_lines_elsewhere_than_on_a_terminal(tiny_npz: Path, monkeypatch: p
     args = sets(data__name=f"npz:{tiny_npz}", train__rounds=2)
     status, out, err = fednoil("run", *args)
     assert (status, err) == (0, "")
-    head, *rounds, end, lost = out.splitlines()
+    head, *rounds, end, lost, _unsure = out.splitlines()
     assert head.startswith("fedavg × erm on")
     assert [line.split("  ")[0] for line in rounds] == ["round 1/2", "round 2/2"]
     assert all("accuracy" in line and "  1 epoch  " in line and line.endswith(" s") for line in rounds)

@@ -30,18 +30,19 @@ _SHOWN = 5  # classes in one line
 _HOW_SURE = "; an audit shows how sure"
 
 
-def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float]:
+def estimated_ratios(experiment: Experiment, state: RunState, device: torch.device) -> dict[str, float] | None:
     """The estimated share of wrong labels at each client, in 0..1 and by name, as in an audit of the run; clients for
     which the model is too weak are left out. Where no test set shows how good it is, so are all of them if it may have
-    learnt wrong labels, or if finding out how far to trust it would take long."""
+    learnt wrong labels. None where finding that out would take long."""
     setting, sizes = experiment.setting, experiment.task.sizes
     if experiment.server.pools or len(sizes) > _MOST:
-        return {}
+        return None
     (accuracy, per_class), bundle = known_accuracy(experiment, state), final_bundle(experiment, state, device)
     looks = [evidence.of_client(bundle, sizes, client)["probabilities"].numpy() for client in range(len(sizes))]
     if accuracy is None and (shares := agreements(experiment, state, bundle)) is not None:
-        fits = len(sizes) * experiment.task.num_classes**2 <= _WORK
-        if not fits or not alike(shares) or not all(np.isfinite(look).all() for look in looks):
+        if len(sizes) * experiment.task.num_classes**2 > _WORK:
+            return None
+        if not alike(shares) or not all(np.isfinite(look).all() for look in looks):
             return {}
         looks = softened(list(zip(looks, setting.labels.given, strict=True)))
     found = {}
@@ -83,11 +84,11 @@ def largest_class(experiment: Experiment) -> dict[str, Any]:
 def sentences(summary: Mapping[str, Any], advice: str = "") -> list[str]:
     """The findings in a summary, one line each, first the classes that are lost."""
     lost = filter(None, [lost_classes(summary, advice)])
-    ratios = summary.get("noise_ratios") or {}
+    ratios, clients = summary.get("noise_ratios"), len(summary.get("clients") or ())
     return [
         *lost,
         *_beaten(summary),
-        *_noise(ratios, len(summary.get("clients") or ())),
+        *([] if ratios is None else _noise(ratios, clients)),
         *_hard_classes(summary),
         *_trend(summary),
     ]
@@ -122,7 +123,7 @@ def _beaten(summary: Mapping[str, Any]) -> list[str]:
 def _noise(ratios: Mapping[str, float], clients: int) -> list[str]:
     """The estimates, of a number of clients that is 0 if they have no names."""
     if not ratios:
-        return []
+        return ["wrong labels: no estimate is reliable; an audit shows more"]
     rest = f", not known at {counted(clients - len(ratios), 'other client')}" if clients > len(ratios) else ""
     least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
     if len(ratios) == 1:

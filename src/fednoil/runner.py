@@ -212,7 +212,7 @@ def _play(experiment: Experiment, store: Store, reporter: Reporter, engine: Engi
     if (epsilon := store.records[-1].epsilon) is not None:
         summary |= {"epsilon": epsilon, "delta": DELTA}
     summary |= {"trend": findings.recent_trend(store.records)} | findings.largest_class(experiment)
-    if policy.has_data and (ratios := findings.estimated_ratios(experiment, store.state, device)):
+    if policy.has_data and (ratios := findings.estimated_ratios(experiment, store.state, device)) is not None:
         summary["noise_ratios"] = ratios
     summary |= policy.finish(store.state)
     store.end(summary, device)
