@@ -72,7 +72,7 @@ def partitions(folder: Path, count: int = 4) -> dict[int, dict[str, Any]]:
     return {900 - k: {"partition-id": k, "num-partitions": count, "state": str(folder)} for k in range(count)}
 
 
-def federate(config: Config, out: Path, grid: LoopGrid, **options: bool) -> list[dict[str, Any]]:
-    """Run a federation; its records."""
-    play(grid, Assignment(to_toml(config), str(out), **options))
+def federate(config: Config, out: Path, grid: LoopGrid | None = None, **options: Any) -> list[dict[str, Any]]:
+    """Run a federation, by default one of four partitions; its records."""
+    play(grid or LoopGrid(partitions(out.parent / "state")), Assignment(to_toml(config), str(out), **options))
     return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]

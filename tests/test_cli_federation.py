@@ -118,10 +118,11 @@ def test_the_bundle_holds_a_configuration_and_no_code(tmp_path: Path, values: di
         force=False,
         command=command,
         origin={"preset": "demo"},
+        nodes=2,
     )
     assert [p.name for p in (tmp_path / "app").iterdir()] == ["pyproject.toml"]
     app = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    assert (app["config"]["out"], app["config"]["resume"], app["config"]["force"]) == ("/some\x7fwhere", True, False)
+    assert [app["config"][k] for k in ("out", "resume", "force", "nodes")] == ["/some\x7fwhere", True, False, 2]
     assert load_config(tomllib.loads(app["config"]["config"])) == config
     assert json.loads(app["config"]["command"]) == command
     assert json.loads(app["config"]["origin"]) == {"preset": "demo"}

@@ -41,7 +41,7 @@ def test_a_node_runs_no_code_that_its_operator_has_not_named(
     federated["learner"] = {"name": "fednoil.learners.erm:Erm"}
     config = load_config(federated)
     with pytest.raises(UserError):
-        federate(config, tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+        federate(config, tmp_path / "run")
     assert any("it doesn't trust the code 'fednoil.learners.erm:Erm'" in r.getMessage() for r in caplog.records)
     trusting = partitions(tmp_path / "state")
     for node in trusting.values():
@@ -249,7 +249,7 @@ def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path
     federated["train"]["rounds"] = 1
     (tmp_path / "state" / "client-0").mkdir(parents=True)
     (tmp_path / "state" / "client-0").chmod(0o755)  # as an earlier version has made it
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    federate(load_config(federated), tmp_path / "run")
     kept = list((tmp_path / "state").glob("*/*/keep-*.safetensors"))
     assert len(kept) == 4
     for path in kept:
@@ -285,8 +285,16 @@ def test_the_operator_may_ask_for_more_noise(federated: Values, tmp_path: Path) 
     assert record["scores"]["client-0"] in (0.0, 20.0)  # Laplace noise of scale 1e9, moved back into the range
 
 
-def test_protocols_must_agree(federated: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("nodes", "wait", "came"), [(0, 3, "came online within 3"), (4, 300, "can take part")])
+def test_protocols_must_agree(
+    nodes: int, wait: int, came: str, federated: Values, tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    """A refusal takes three tries and is said once; where all nodes are known, no more are waited for."""
     monkeypatch.setattr("fednoil.flower.members.PROTOCOL", messages.PROTOCOL + 1)
-    federated["federation"]["wait"] = 3  # a refusal takes three tries
-    with pytest.raises(UserError, match=r"0 of 4 nodes .*; node 897 is refused: client-3: it uses protocol 7"):
-        federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    monkeypatch.setattr("fednoil.flower.members._AGAIN", (0.0, 0.0))
+    federated["federation"]["wait"] = wait
+    said = "node 897 is refused: client-3: it uses protocol 7"
+    with pytest.raises(UserError, match=f"0 of 4 nodes {came}.*; {said}"):
+        federate(load_config(federated), tmp_path / "run", nodes=nodes)
+    assert (caplog.text.count(said), caplog.text.count("0 of 4 nodes are there; waiting ")) == (1, 1)
+    assert not (tmp_path / "run").exists()

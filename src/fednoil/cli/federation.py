@@ -228,7 +228,8 @@ def _submit(
         bundle, command = Path(place) / "app", ["fednoil", *sys.argv[1:]]
         if superlink is None:
             federation.remember(out)
-        write_bundle(bundle, config, out, resume=resume, force=force, command=command, origin=origin)
+        nodes = 0 if superlink else len(federation.processes) - 1
+        write_bundle(bundle, config, out, resume=resume, force=force, command=command, origin=origin, nodes=nodes)
         flwr_run(bundle, superlink or CONNECTION, None if superlink else federation, out)
 
 

@@ -40,13 +40,14 @@ def write_bundle(
     force: bool,
     command: Sequence[str],
     origin: Mapping[str, Any] | None,
+    nodes: int,
 ) -> None:
     """Write the app for one run into `folder`; `out` is a path on the SuperLink's machine, `command` the user's
-    command, and `origin` what its configuration came from."""
+    command, `origin` what its configuration came from, and `nodes` how many there are (0: unknown)."""
     folder.mkdir(parents=True, exist_ok=True)
-    values = {"config": to_toml(config), "out": str(out), "resume": resume, "force": force}
+    values = {"config": to_toml(config), "out": str(out), "resume": resume, "force": force, "nodes": nodes}
     values |= {"command": json.dumps(list(command)), "origin": json.dumps(origin)}  # Flower's has no lists
-    # JSON's strings and booleans are TOML's; DEL is the one character that only TOML forbids.
+    # JSON's strings, booleans and numbers are TOML's; DEL is the one character that only TOML forbids.
     lines = [
         f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f") for key, value in values.items()
     ]

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fednoil import __version__
 from fednoil.config import Config, to_toml
@@ -32,8 +31,8 @@ from fednoil.flower.messages import (
     unpack,
 )
 from fednoil.flower.names import is_name
-from fednoil.flower.terms import CommonTerms, Site, agree, misfit
-from fednoil.flower.wire import Lost, Wire
+from fednoil.flower.terms import CommonTerms, Site, agree, introduced, misfit
+from fednoil.flower.wire import LATE, Lost, Wire
 from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import ROSTER
 
@@ -41,9 +40,8 @@ log = logging.getLogger("flwr.fednoil")
 _TRIES = 3  # introductions before round 1, for a node that is busy or still starting
 _HELLO = 60.0  # seconds for a node to introduce itself, while the others wait
 _AGAIN = 30.0, 1800.0  # seconds until a refused node is asked again, at first and at most
-_MOST = 10**9  # samples
-_COLUMNS = 10**5
 _PAUSE = 0.5  # seconds between two checks for new nodes
+_SAY = 60.0  # seconds between two lines on what is waited for
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,7 @@ class Members:
         self.founders: dict[str, int] = {}  # samples of the clients at the start, by number
         self._numbers: dict[str, int] = {}  # of everyone who ever took part
         self._refused: dict[int, Refused] = {}  # by node
+        self._warned: dict[int, str] = {}  # the last warning about each node
         self._tries: Counter[int] = Counter()  # introductions that failed, by node
         self._twins: dict[int, Site] = {}  # nodes that wait because another one with their name is online
         self._waiting: dict[int, Site] = {}  # introduced before there was an agreement
@@ -79,10 +78,12 @@ class Members:
     def name(self, client: int) -> str:
         return next(name for name, number in self._numbers.items() if number == client)
 
-    def gather(self) -> None:
-        """Wait for as many nodes as the configuration requires, and settle what they agree on."""
+    def gather(self, nodes: int = 0) -> None:
+        """Wait for as many nodes as the configuration requires, and settle what they agree on. If there are no
+        more than so many `nodes` (0: nobody knows), none is waited for once all have answered."""
         wanted = self.config.federation.min_nodes or self.partitions or 2
-        end = time.monotonic() + self.config.federation.wait
+        said = time.monotonic()
+        end = said + self.config.federation.wait
         while True:
             self._introduce(0)
             if self.agreement is None and len({site.name for site in self._waiting.values()}) >= wanted:
@@ -90,15 +91,18 @@ class Members:
             if len(self.online()) >= wanted:
                 self.founders = self.founders or {self.name(k): self.sites[k].samples for k in sorted(self.sites)}
                 return
-            if time.monotonic() > end:
+            here, now = len(self.online()) or len(self._waiting), time.monotonic()
+            over = here + sum(not one.reason.startswith(LATE) for one in self._refused.values()) >= nodes > 0
+            if over or now > end:
                 break
+            if now > said:
+                log.info("%d of %d nodes are there; waiting %.0f s more", here, wanted, end - now)
+                said = now + _SAY
             time.sleep(_PAUSE)
         refused = [f"{name} is refused: {reason}" for name, reason in self.refused().items()]
-        raise UserError(
-            f"{len(self.online()) or len(self._waiting)} of {wanted} nodes came online within "
-            f"{self.config.federation.wait:g} s (federation.min_nodes, federation.wait)"
-            + "".join(f"; {text}" for text in refused[:3])
-        )
+        came = f"came online within {self.config.federation.wait:g} s (federation.min_nodes, federation.wait)"
+        came = f"can take part, and all {nodes} have answered (federation.min_nodes)" if over else came
+        raise UserError("; ".join([f"{here} of {wanted} nodes {came}", *refused[:3]]))
 
     def refresh(self, round_idx: int) -> list[int]:
         """Admit new nodes; returns the clients that are online, by number."""
@@ -156,6 +160,7 @@ class Members:
             if node in there:
                 self._admit(node, site, there)
         self._refused = {node: since for node, since in self._refused.items() if node in there}
+        self._warned = {node: text for node, text in self._warned.items() if node in there}
         out = {node for node, refused in self._refused.items() if time.monotonic() < refused.again}
         known = set(self.nodes.values()) | out | set(self._waiting) | set(self._twins)
         self._waiting = {node: site for node, site in self._waiting.items() if node in there}
@@ -173,7 +178,7 @@ class Members:
             try:
                 body = unpack(HELLO_REPLY, reply)
                 called = body.values["client"] if is_name(body.values["client"]) else called
-                site = _site(body)
+                site = introduced(body)
             except Exception as error:  # whatever a node sends
                 said = error if isinstance(error, BadMessage) else type(error).__name__
                 self._refuse(node, called, f"its introduction is invalid: {said}")
@@ -204,7 +209,7 @@ class Members:
         reason = reason or self._other_identity(site, number)
         if reason is None and self.nodes.get(number, node) in online - {node}:
             # A restarted node has a new number, and the old one may still count as online.
-            log.warning("%s waits: another node already has this name; each needs its own client-id", site.name)
+            self._warn(node, f"{site.name} waits: another node already has this name; each needs its own client-id")
             self._twins[node] = site
             return
         before = self._reported().get(site.name, site.samples)
@@ -214,6 +219,7 @@ class Members:
             self._refuse(node, site.name, reason)
             return
         self._refused.pop(node, None)
+        self._warned.pop(node, None)
         newcomer = site.name not in self._numbers
         self._numbers[site.name] = number
         self.sites[number], self.nodes[number] = site, node
@@ -250,47 +256,18 @@ class Members:
         reason = clean(reason)
         times = self._refused[node].times + 1 if node in self._refused else 1
         pause = min(_AGAIN[0] * 2 ** min(times - 1, 20), _AGAIN[1])
-        log.warning("%s is refused: %s", name, reason)
         self._refused[node] = Refused(name, reason, times, time.monotonic() + pause)
-        if not informed:
+        if self._warn(node, f"{name} is refused: {reason}") and not informed:
             self.wire.notify(REFUSE, node, pack(REFUSE_ORDER, Body(values={"reason": reason})))
+
+    def _warn(self, node: int, text: str) -> bool:
+        """Warn about a node, unless this was the last warning; returns whether it was new."""
+        if new := self._warned.get(node) != text:
+            log.warning("%s", text)
+        self._warned[node] = text
+        return new
 
 
 def _minor(version: str) -> list[str]:
     """What two versions that understand each other have in common."""
     return version.split(".")[:2]
-
-
-def _site(body: Body) -> Site:
-    """A node's introduction as a value, checked for plausibility."""
-    numbers: dict[str, Any] = body.numbers
-    values: dict[str, Any] = body.values
-    shape, names, mean, std, columns, counts = (
-        *(tuple(part) for part in (values["shape"], values["classes"], numbers["mean"], numbers["std"])),
-        *(tuple(part) for part in (values["columns"], numbers["counts"])),
-    )
-    vectors = len(shape) == 1
-    partition = values["partition"] if values["partition"] >= 0 else None
-    rows = 2 * numbers["samples"] + 1  # at most: a run may leave out a fold, of which the values count
-    checks = {
-        "client id": is_name(values["client"]),
-        "image shape": (len(shape) == 3 and shape[0] in (1, 3) and all(1 <= side <= 4096 for side in shape[1:]))
-        or (vectors and 1 <= shape[0] <= _COLUMNS),
-        "mean": len(mean) == shape[0] and (vectors or all(0 <= m <= 1 for m in mean)),
-        "std": len(std) == shape[0] and all(s > 0 and (vectors or s <= 1) for s in std),
-        "list of columns": len(columns) == (shape[0] if vectors else 0) and len(set(columns)) == len(columns),
-        "number of values": len(counts) == len(columns) and all(0 <= n <= rows for n in counts),
-        "number of samples": 1 <= numbers["samples"] <= _MOST and 0 <= numbers["held_out"] <= _MOST,
-        "class names": 1 <= len(names) <= 10_000 and len(set(names)) == len(names),
-    }
-    for what, right in checks.items():
-        if not right:
-            raise BadMessage(f"its {what} is not possible")
-    for what, most, texts in (("column", 300, columns), ("class", 200, names)):
-        if wrong := [text for text in texts if not 1 <= len(text) <= most or not text.isprintable()]:
-            raise BadMessage(
-                f"its {what} '{wrong[0][:80]}' is not one line of readable text (at most {most} characters); rename it"
-            )
-    return Site(
-        values["client"], partition, numbers["samples"], numbers["held_out"], names, shape, mean, std, columns, counts
-    )

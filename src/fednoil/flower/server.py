@@ -38,9 +38,10 @@ app = ServerApp()
 class FlowerEngine:
     """A run on the nodes behind a Flower grid."""
 
-    def __init__(self, grid: Grid, command: Sequence[str] = ()) -> None:
+    def __init__(self, grid: Grid, command: Sequence[str] = (), nodes: int = 0) -> None:
         self.grid = grid
         self.command = command
+        self.nodes = nodes
         self.members: Members | None = None
 
     def experiment(self, config: Config, out: Path | None, *, going_on: bool) -> Experiment:
@@ -54,7 +55,7 @@ class FlowerEngine:
         if going_on and out is not None and (out / ROSTER).is_file():
             members.load(out)
         self.members = members
-        members.gather()
+        members.gather(self.nodes)
         assert members.agreement is not None
         # Nodes that join later don't change the run's identity.
         sites = Sites.of(members.agreement.dataset(SITES), list(members.founders), list(members.founders.values()))
@@ -125,6 +126,7 @@ class Assignment:
     force: bool = False
     command: str = "[]"  # JSON: the words of the command
     origin: str = "null"  # JSON: the preset or file that the configuration came from
+    nodes: int = 0  # that may come; 0: unknown
 
 
 @app.main()
@@ -155,6 +157,6 @@ def play(grid: Grid, assignment: Assignment) -> dict[str, Any]:
         LogLines(),
         resume=assignment.resume,
         force=assignment.force,
-        engine=FlowerEngine(grid, json.loads(assignment.command)),
+        engine=FlowerEngine(grid, json.loads(assignment.command), assignment.nodes),
         origin=json.loads(assignment.origin),
     )

@@ -21,8 +21,12 @@ from fednoil.data.cache import remember_hash
 from fednoil.data.dataset import DatasetInfo
 from fednoil.data.vectors import MARK, Scale, aligned, is_vector, pooled, stem_of, united
 from fednoil.errors import UserError
+from fednoil.flower.messages import BadMessage, Body
+from fednoil.flower.names import is_name
 
 Shape = tuple[int, ...]
+_MOST = 10**9  # samples
+_COLUMNS = 10**5
 _FEWEST = 5  # values from which a mean reveals no single one
 
 
@@ -117,6 +121,41 @@ class Founders:
         """The samples of each, as if all had equally many."""
         each, more = divmod(self.samples, self.clients)
         return [each + (k < more) for k in range(self.clients)]
+
+
+def introduced(body: Body) -> Site:
+    """A node's introduction as a value, checked for plausibility."""
+    numbers: dict[str, Any] = body.numbers
+    values: dict[str, Any] = body.values
+    shape, names, mean, std, columns, counts = (
+        *(tuple(part) for part in (values["shape"], values["classes"], numbers["mean"], numbers["std"])),
+        *(tuple(part) for part in (values["columns"], numbers["counts"])),
+    )
+    vectors = len(shape) == 1
+    partition = values["partition"] if values["partition"] >= 0 else None
+    rows = 2 * numbers["samples"] + 1  # at most: a run may leave out a fold, of which the values count
+    checks = {
+        "client id": is_name(values["client"]),
+        "image shape": (len(shape) == 3 and shape[0] in (1, 3) and all(1 <= side <= 4096 for side in shape[1:]))
+        or (vectors and 1 <= shape[0] <= _COLUMNS),
+        "mean": len(mean) == shape[0] and (vectors or all(0 <= m <= 1 for m in mean)),
+        "std": len(std) == shape[0] and all(s > 0 and (vectors or s <= 1) for s in std),
+        "list of columns": len(columns) == (shape[0] if vectors else 0) and len(set(columns)) == len(columns),
+        "number of values": len(counts) == len(columns) and all(0 <= n <= rows for n in counts),
+        "number of samples": 1 <= numbers["samples"] <= _MOST and 0 <= numbers["held_out"] <= _MOST,
+        "class names": 1 <= len(names) <= 10_000 and len(set(names)) == len(names),
+    }
+    for what, right in checks.items():
+        if not right:
+            raise BadMessage(f"its {what} is not possible")
+    for what, most, texts in (("column", 300, columns), ("class", 200, names)):
+        if wrong := [text for text in texts if not 1 <= len(text) <= most or not text.isprintable()]:
+            raise BadMessage(
+                f"its {what} '{wrong[0][:80]}' is not one line of readable text (at most {most} characters); rename it"
+            )
+    return Site(
+        values["client"], partition, numbers["samples"], numbers["held_out"], names, shape, mean, std, columns, counts
+    )
 
 
 def agree(sites: Sequence[Site], normalisation: Normalisation | None) -> CommonTerms:

@@ -19,6 +19,7 @@ from fednoil.flower.messages import clean, content_bytes
 
 _POLL = 0.05, 0.5  # seconds between two polls, at first and at most; Flower's own loop always waits 3 s
 
+LATE = "no reply within"  # some seconds, which may be the fault of nobody
 _FEW = 5  # of Flower's objects in a message without arrays
 _GRACE = 5.0  # seconds by which a message outlives our timeout, so that we and not the SuperLink report it
 
@@ -97,7 +98,7 @@ class Wire:
         pushed = set(self.grid.push_messages(messages)) if messages else set()
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         self.bytes_down += sum(content_bytes(content) for content in orders.values())
-        replies: dict[int, RecordDict | str] = dict.fromkeys(orders, f"no reply within {timeout:g} s")
+        replies: dict[int, RecordDict | str] = dict.fromkeys(orders, f"{LATE} {timeout:g} s")
         replies |= {node: Lost("could not be reached") for message, node in nodes.items() if message not in pushed}
         waiting = set(nodes) & pushed
         end, pause = time.monotonic() + timeout, _POLL[0]
