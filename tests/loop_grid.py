@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fednoil.config import Config, to_toml
+from fednoil.config import Config, load_config, to_toml
 from fednoil.flower.client import app as client_app
 from fednoil.flower.server import Assignment, play
 
@@ -72,7 +72,10 @@ def partitions(folder: Path, count: int = 4) -> dict[int, dict[str, Any]]:
     return {900 - k: {"partition-id": k, "num-partitions": count, "state": str(folder)} for k in range(count)}
 
 
-def federate(config: Config, out: Path, grid: LoopGrid | None = None, **options: Any) -> list[dict[str, Any]]:
+def federate(
+    config: Config | dict[str, Any], out: Path, grid: LoopGrid | None = None, **options: Any
+) -> list[dict[str, Any]]:
     """Run a federation, by default one of four partitions; its records."""
+    config = config if isinstance(config, Config) else load_config(config)
     play(grid or LoopGrid(partitions(out.parent / "state")), Assignment(to_toml(config), str(out), **options))
     return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]

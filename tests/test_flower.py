@@ -45,6 +45,15 @@ def assert_same_model(a: Path, b: Path) -> None:
         assert torch.equal(left[name], right[name]), name
 
 
+def as_simulated(values: Values, folder: Path) -> list[Values]:
+    """The records of a federation, which ends with the simulator's weights."""
+    config = load_config(values)
+    run(config, folder / "simulated", Silent())
+    records = federate(config, folder / "federated")
+    assert_same_model(folder / "simulated", folder / "federated")
+    return records
+
+
 # Every server and every learner crosses the wire once; any server with any learner is tests/test_conformance.py's part.
 _LONGER = max(len(SERVERS), len(LEARNERS))
 PAIRS = list(itertools.islice(zip(itertools.cycle(SERVERS), itertools.cycle(LEARNERS), strict=True), _LONGER))
@@ -56,10 +65,7 @@ def test_labels_are_set_aside_as_by_the_simulator(
     monkeypatch.setattr(fednoil_plus, "_FEW", 1)
     monkeypatch.setattr(fednoil_plus, "_ASIDE", 0.25)
     federated["learner"] = {"name": "fednoil-plus"}
-    config = load_config(federated)
-    run(config, tmp_path / "simulated", Silent())
-    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
-    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+    as_simulated(federated, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +77,7 @@ def test_other_keys_mean_what_they_mean_to_the_simulator(
     section: str, keys: Values, federated: Values, tmp_path: Path
 ) -> None:
     federated[section] |= keys
-    config = load_config(federated)
-    run(config, tmp_path / "simulated", Silent())
-    federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
-    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+    as_simulated(federated, tmp_path)
 
 
 @pytest.mark.parametrize(("server", "learner"), PAIRS)
@@ -84,10 +87,7 @@ def test_a_federation_ends_with_the_simulators_weights(
     federated |= {"server": {"name": server}, "learner": {"name": learner}}
     if SERVERS[server].pools:
         federated["sampling"]["name"] = "uniform"
-    config = load_config(federated)
-    run(config, tmp_path / "simulated", Silent())
-    records = federate(config, tmp_path / "federated", LoopGrid(partitions(tmp_path / "state")))
-    assert_same_model(tmp_path / "simulated", tmp_path / "federated")
+    records = as_simulated(federated, tmp_path)
     lines = (tmp_path / "simulated" / "rounds.jsonl").read_text().splitlines()
     for ours, line in zip(records, lines, strict=True):
         theirs = json.loads(line)
@@ -274,7 +274,7 @@ def test_a_bad_reply_costs_its_sender_the_round(
         spoils = node == 898 and order.metadata.message_type.endswith(kind) and round_idx in bad
         return bad[round_idx][0](reply) if spoils else reply
 
-    *spoilt, last = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    *spoilt, last = federate(federated, tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
     for record, (_, said) in zip(spoilt, bad.values(), strict=True):
         assert list(record["failed"]) == ["client-2"]
         assert said in record["failed"]["client-2"]
@@ -301,7 +301,7 @@ def test_a_round_without_enough_updates_is_not_averaged(federated: Values, tmp_p
         return None if silent and node == 900 else reply
 
     out = tmp_path / "run"
-    records = federate(load_config(federated), out, LoopGrid(partitions(tmp_path / "state"), spoil))
+    records = federate(federated, out, LoopGrid(partitions(tmp_path / "state"), spoil))
     assert [bool(record.get("kept")) for record in records] == [True, False, True]
     first, second, third = (record["test_loss"] for record in records)
     assert first != second == third
@@ -314,7 +314,7 @@ def test_nobody_answers(federated: Values, tmp_path: Path) -> None:
         return reply if order.metadata.message_type == "query.hello" else None
 
     federated["train"]["rounds"] = 1
-    (record,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    (record,) = federate(federated, tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
     assert (record["selected"], record["trained"], record["kept"]) == ([], [], True)
     assert len(record["failed"]) == 4
     with pytest.raises(UserError, match=r"no node trained in any round, so the model in .* has learnt nothing"):
@@ -341,7 +341,7 @@ def test_late_lost_and_returning_nodes(federated: Values, tmp_path: Path) -> Non
         grid.nodes[77] = {"partition-id": 0, "state": str(tmp_path / "state")}
 
     grid.spoil = spoil
-    records = federate(load_config(federated), tmp_path / "run", grid)
+    records = federate(federated, tmp_path / "run", grid)
     assert [len(r["nodes"]) for r in records] == [3, 4, 3, 4]
     assert records[3]["nodes"] == ["client-0", "client-1", "client-2", "client-3"]
 
@@ -387,7 +387,7 @@ def test_state_stays_on_the_node_in_as_many_versions_as_a_resumption_may_need(
     federated["server"] |= {"name": "apfl"}
     federated["sampling"] |= {"fraction": 1.0}
     federated["train"]["rounds"] = 6
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    federate(federated, tmp_path / "run")
     files = sorted(p.name for p in (tmp_path / "state" / "client-1").rglob("keep-*"))
     # A checkpoint every 2 rounds: while round 6 is played the last one may be that of round 4.
     assert files == ["keep-000004.safetensors", "keep-000005.safetensors", "keep-000006.safetensors"]
@@ -437,7 +437,7 @@ def test_what_only_a_simulation_can_do_is_refused(federated: Values, tmp_path: P
     federated["data"]["validation"] = 0.25
     grid = LoopGrid(partitions(tmp_path / "state"))
     with pytest.raises(UserError, match=r"data\.validation = 0\.25 is for simulations"):
-        federate(load_config(federated), tmp_path / "federated", grid)
+        federate(federated, tmp_path / "federated", grid)
     assert grid.sent == []
     assert not (tmp_path / "federated").exists()
 
@@ -447,7 +447,7 @@ def test_a_folder_that_is_being_written_is_refused_before_anyone_is_asked(
     flag: str, federated: Values, tmp_path: Path
 ) -> None:
     config, out = load_config(federated), tmp_path / "r"
-    federate(config, out, LoopGrid(partitions(tmp_path / "state")))
+    federate(config, out)
     before = (out / "rounds.jsonl").read_bytes()
     grid = LoopGrid(partitions(tmp_path / "state"))
     with RunFolder(out).locked(), pytest.raises(UserError, match="is being written by another process"):

@@ -57,7 +57,7 @@ def test_nodes_remember_what_a_simulation_does(federated: dict[str, Any], tmp_pa
     federated["learner"] = {"name": "fednoil"}
     federated["sampling"]["name"] = sampling
     wanted = simulated(federated, tmp_path / "simulated")
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    federate(federated, tmp_path / "run")
     for k, bundle in enumerate(wanted):
         if bundle["looks"][0]:
             assert_same(last_evidence(tmp_path / "state", k), bundle)
@@ -104,7 +104,7 @@ def test_a_turn_that_is_asked_for_again_counts_once(tmp_path: Path) -> None:
 
 def test_each_node_has_its_audit_and_the_server_its_noise_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
     federated["learner"] = {"name": "fednoil"}
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    federate(federated, tmp_path / "run")
     ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
     assert sorted(ratios) == [f"client-{k}" for k in range(4)]
     for k in range(4):
@@ -120,7 +120,7 @@ def test_each_node_has_its_audit_and_the_server_its_noise_ratio(federated: dict[
 
 def test_it_can_be_switched_off(federated: dict[str, Any], tmp_path: Path) -> None:
     federated["federation"]["audit"] = False
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    federate(federated, tmp_path / "run")
     assert "noise_ratios" not in json.loads((tmp_path / "run" / "summary.json").read_text())
     assert not list((tmp_path / "state").rglob("audit"))
 
@@ -128,7 +128,7 @@ def test_it_can_be_switched_off(federated: dict[str, Any], tmp_path: Path) -> No
 def test_with_noisy_scores_the_ratio_is_the_last_of_them(federated: dict[str, Any], tmp_path: Path) -> None:
     """Nothing new is sent: 1 − score/20 with the score that the server had in round 4."""
     federated["privacy"] = {"scores": 5.0}
-    records = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    records = federate(federated, tmp_path / "run")
     ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
     assert ratios == pytest.approx({name: 1 - score / 20 for name, score in records[-1]["scores"].items()})
 
@@ -136,7 +136,7 @@ def test_with_noisy_scores_the_ratio_is_the_last_of_them(federated: dict[str, An
 def test_noisy_clients_that_sent_no_score_send_no_ratio(federated: dict[str, Any], tmp_path: Path) -> None:
     federated["sampling"]["name"] = "uniform"
     nodes = {k: {**settings, "score-epsilon": 5.0} for k, settings in partitions(tmp_path / "state").items()}
-    federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
+    federate(federated, tmp_path / "run", LoopGrid(nodes))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"] == {}
     assert len(list((tmp_path / "state").rglob("labels.parquet"))) == 4
 
@@ -147,7 +147,7 @@ def test_an_impossible_ratio_is_left_out(federated: dict[str, Any], tmp_path: Pa
             reply.content["numbers"]["noise_ratio"] = 1.5
         return reply
 
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), lie))
+    federate(federated, tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), lie))
     ratios = json.loads((tmp_path / "run" / "summary.json").read_text())["noise_ratios"]
     assert sorted(ratios) == ["client-0", "client-2", "client-3"]
 

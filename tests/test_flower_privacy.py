@@ -53,7 +53,7 @@ def test_a_node_sends_one_noisy_score_a_round(federated: Values, tmp_path: Path)
     federated["privacy"] = {"scores": 4.0}
     federated["train"]["rounds"] = 1
     config, plain = load_config(federated), {**federated, "privacy": {}}
-    (without,) = federate(load_config(plain), tmp_path / "plain", LoopGrid(partitions(tmp_path / "p")))
+    (without,) = federate(plain, tmp_path / "plain", LoopGrid(partitions(tmp_path / "p")))
     (first,) = federate(config, tmp_path / "a", LoopGrid(partitions(tmp_path / "a-state")))
     (second,) = federate(config, tmp_path / "b", LoopGrid(partitions(tmp_path / "b-state")))
     # The same seed, other noise: it is the node's own.
@@ -126,14 +126,14 @@ def test_a_site_that_has_spent_its_budget_is_left_out(federated: Values, tmp_pat
     federated["train"]["rounds"] = 2
     nodes = partitions(tmp_path / "state")
     nodes[900]["score-epsilon"] = 3.0
-    first = federate(load_config(federated), tmp_path / "first", LoopGrid(nodes))
+    first = federate(federated, tmp_path / "first", LoopGrid(nodes))
     assert all("client-0" in record["scores"] for record in first)
-    second = federate(load_config(federated), tmp_path / "second", LoopGrid(nodes))
+    second = federate(federated, tmp_path / "second", LoopGrid(nodes))
     for record in second:
         assert "client-0" not in record["scores"]
         assert "exceed its budget of ε = 3 for all runs" in record["failed"]["client-0"]
     nodes[900]["score-budget"] = 6
-    third = federate(load_config(federated), tmp_path / "third", LoopGrid(nodes))
+    third = federate(federated, tmp_path / "third", LoopGrid(nodes))
     assert all("client-0" in record["scores"] for record in third)
 
 
@@ -231,7 +231,7 @@ def test_the_number_of_steps_does_not_reveal_the_score(federated: Values, tmp_pa
     nodes = partitions(tmp_path / "state")
     nodes[900]["score-epsilon"] = 1.0
     grid = LoopGrid(nodes)
-    federate(load_config(federated), tmp_path / "run", grid)
+    federate(federated, tmp_path / "run", grid)
     steps = {
         node: cast(Any, reply.content["numbers"])["steps"]
         for node, reply in grid.replies
@@ -249,7 +249,7 @@ def test_what_a_node_keeps_is_its_owners_alone(federated: Values, tmp_path: Path
     federated["train"]["rounds"] = 1
     (tmp_path / "state" / "client-0").mkdir(parents=True)
     (tmp_path / "state" / "client-0").chmod(0o755)  # as an earlier version has made it
-    federate(load_config(federated), tmp_path / "run")
+    federate(federated, tmp_path / "run")
     kept = list((tmp_path / "state").glob("*/*/keep-*.safetensors"))
     assert len(kept) == 4
     for path in kept:
@@ -281,7 +281,7 @@ def test_the_operator_may_ask_for_more_noise(federated: Values, tmp_path: Path) 
     federated["train"]["rounds"] = 1
     nodes = partitions(tmp_path / "state")
     nodes[900]["score-epsilon"] = 1e-9
-    (record,) = federate(load_config(federated), tmp_path / "run", LoopGrid(nodes))
+    (record,) = federate(federated, tmp_path / "run", LoopGrid(nodes))
     assert record["scores"]["client-0"] in (0.0, 20.0)  # Laplace noise of scale 1e9, moved back into the range
 
 
@@ -295,6 +295,6 @@ def test_protocols_must_agree(
     federated["federation"]["wait"] = wait
     said = "node 897 is refused: client-3: it uses protocol 7"
     with pytest.raises(UserError, match=f"0 of 4 nodes {came}.*; {said}"):
-        federate(load_config(federated), tmp_path / "run", nodes=nodes)
+        federate(federated, tmp_path / "run", nodes=nodes)
     assert (caplog.text.count(said), caplog.text.count("0 of 4 nodes are there; waiting ")) == (1, 1)
     assert not (tmp_path / "run").exists()

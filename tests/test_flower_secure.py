@@ -69,7 +69,7 @@ def test_the_mean_is_that_of_the_plain_updates(server: str, summed: Values, tmp_
     summed["server"] = {"name": server, "limits": False}
     summed["train"]["rounds"] = 2
     plain = load_config({**summed, "privacy": {}})
-    (first, last) = federate(load_config(summed), tmp_path / "sum", LoopGrid(partitions(tmp_path / "s1")))
+    (first, last) = federate(summed, tmp_path / "sum", LoopGrid(partitions(tmp_path / "s1")))
     federate(plain, tmp_path / "plain", LoopGrid(partitions(tmp_path / "s2")))
     assert last["trained"] == [f"client-{k}" for k in range(4)]
     assert first["failed"] == {}
@@ -80,7 +80,7 @@ def test_the_mean_is_that_of_the_plain_updates(server: str, summed: Values, tmp_
 
 def test_batch_norm_is_summed_too(summed: Values, tmp_path: Path) -> None:
     summed["model"] = {"name": "resnet18", "width": 2}
-    federate(load_config(summed), tmp_path / "sum", LoopGrid(partitions(tmp_path / "s1")))
+    federate(summed, tmp_path / "sum", LoopGrid(partitions(tmp_path / "s1")))
     plain = load_config({**summed, "privacy": {}, "server": {"name": "fedavg", "limits": False}})
     federate(plain, tmp_path / "plain", LoopGrid(partitions(tmp_path / "s2")))
     found, expected = model_of(tmp_path / "sum"), model_of(tmp_path / "plain")
@@ -93,7 +93,7 @@ def test_batch_norm_is_summed_too(summed: Values, tmp_path: Path) -> None:
 def test_a_node_that_drops_out_at_any_stage_is_survived(kind: str, summed: Values, tmp_path: Path) -> None:
     """It is in the sum only if its masked vector came: the result is the mean of exactly these clients."""
     grid = LoopGrid(partitions(tmp_path / "s1"), losing(kind, 898))
-    (record,) = federate(load_config(summed), tmp_path / "sum", grid)
+    (record,) = federate(summed, tmp_path / "sum", grid)
     counted = kind == "query.reveal"
     assert record["trained"] == [f"client-{k}" for k in range(4) if counted or k != 2]
     assert "client-2" in record["failed"]
@@ -115,7 +115,7 @@ def test_a_node_that_drops_out_at_any_stage_is_survived(kind: str, summed: Value
 )
 def test_too_few_are_named_and_the_model_stays(kind: str, said: str, summed: Values, tmp_path: Path) -> None:
     grid = LoopGrid(partitions(tmp_path / "state"), losing(kind, 900, 899))
-    (record,) = federate(load_config(summed), tmp_path / "run", grid)
+    (record,) = federate(summed, tmp_path / "run", grid)
     assert record["kept"]
     assert record["trained"] == []
     assert all(said in why or "no reply" in why for why in record["failed"].values())
@@ -128,9 +128,9 @@ def test_the_server_sees_no_update_and_never_both_secrets_of_a_client(summed: Va
     """All that reaches the server in a round in which one of five nodes drops out after sharing its secrets."""
     summed["partition"]["clients"] = 5
     plain = LoopGrid(partitions(tmp_path / "s2", 5))
-    federate(load_config({**summed, "privacy": {}}), tmp_path / "plain", plain)
+    federate({**summed, "privacy": {}}, tmp_path / "plain", plain)
     grid = LoopGrid(partitions(tmp_path / "s1", 5), losing("train", 898))
-    federate(load_config(summed), tmp_path / "run", grid)
+    federate(summed, tmp_path / "run", grid)
     truth = updates_of(plain)
     masked = updates_of(grid)
     assert masked.keys() == {900, 899, 897, 896}
@@ -158,7 +158,7 @@ def strings(message: Message) -> list[str]:
 def test_what_a_server_could_undo_with_all_it_has_is_the_sum_alone(summed: Values, tmp_path: Path) -> None:
     """With the revealed seeds of all four a vector is still under the masks of its pairs."""
     grid = LoopGrid(partitions(tmp_path / "s1"))
-    federate(load_config(summed), tmp_path / "run", grid)
+    federate(summed, tmp_path / "run", grid)
     shares: dict[int, list[bytes]] = {}
     for _, reply in grid.replies:
         if reply.metadata.message_type == "query.reveal":
@@ -258,12 +258,12 @@ def test_a_server_that_asks_for_the_plain_update_gets_none(
 
     with monkeypatch.context() as patch:
         patch.setattr(FlowerExecutor, "_train_in_secret", plainly)
-        (record,) = federate(load_config(summed), tmp_path / "a", LoopGrid(partitions(tmp_path / "s1")))
+        (record,) = federate(summed, tmp_path / "a", LoopGrid(partitions(tmp_path / "s1")))
     assert record["trained"] == []
     assert all("only as part of a secure sum" in why for why in record["failed"].values())
     nodes = partitions(tmp_path / "s2")
     nodes[900]["server-sees"] = "sum"
-    (record,) = federate(load_config({**summed, "privacy": {}}), tmp_path / "b", LoopGrid(nodes))
+    (record,) = federate({**summed, "privacy": {}}, tmp_path / "b", LoopGrid(nodes))
     assert record["trained"] == ["client-1", "client-2", "client-3"]
     assert "privacy.sees = 'sum'" in record["failed"]["client-0"]
 
@@ -271,10 +271,10 @@ def test_a_server_that_asks_for_the_plain_update_gets_none(
 def test_two_nodes_are_refused_before_round_1(summed: Values, tmp_path: Path) -> None:
     summed["partition"]["clients"], summed["noise"] = 2, {"kind": "none"}
     with pytest.raises(UserError, match=r"privacy\.sees = 'sum' needs rounds of at least 3 clients, and 2 of 2"):
-        federate(load_config(summed), tmp_path / "run", LoopGrid(partitions(tmp_path / "state", 2)))
+        federate(summed, tmp_path / "run", LoopGrid(partitions(tmp_path / "state", 2)))
     summed["partition"]["clients"], summed["sampling"]["fraction"] = 4, 0.5
     with pytest.raises(UserError, match=r"and 2 of 4 that are online .* sampling\.fraction = 1"):
-        federate(load_config(summed), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+        federate(summed, tmp_path / "run")
 
 
 def test_a_wrong_share_spoils_the_sum_and_not_the_model(summed: Values, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_wrong_share_spoils_the_sum_and_not_the_model(summed: Values, tmp_path
             values["shares"] = [share[:8] + "00" * (len(share) // 2 - 4) for share in values["shares"]]
         return reply
 
-    (record,) = federate(load_config(summed), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), lie))
+    (record,) = federate(summed, tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), lie))
     assert record["kept"]
     assert any("don't fit together" in w or "can't be used" in w for w in record["failed"].values())
 
@@ -300,7 +300,7 @@ def test_noise_is_shared_by_the_nodes_of_a_sum(summed: Values, tmp_path: Path) -
     summed["model"]["width"] = 24
     summed["privacy"] |= {"clip": 1e-6, "noise": 1e3}
     config = load_config(summed)
-    (record,) = federate(config, tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    (record,) = federate(config, tmp_path / "run")
     start = make_experiment(config).initial_model()
     moved = torch.cat([(t - start[f"model/{n}"]).flatten() for n, t in model_of(tmp_path / "run").items()])
     assert float(moved.std()) == pytest.approx(1e-3 * np.sqrt(4 / 3) / 4, rel=0.05)
@@ -320,7 +320,7 @@ def test_what_was_sent_and_not_used_is_paid_for(
 
     summed["privacy"] = {"sees": sees, "clip": 1.0, "noise": 2.0}
     grid = LoopGrid(partitions(tmp_path / "state"), losing(kind, 900, 899, 898, 897))
-    (record,) = federate(load_config(summed), tmp_path / "run", grid)
+    (record,) = federate(summed, tmp_path / "run", grid)
     assert record["trained"] == []
     assert record["epsilon"] == (epsilon_of({"0": times}, "sum", 2.0) if times else 0.0)
 
@@ -330,7 +330,7 @@ def test_a_node_adds_noise_to_an_update_once(summed: Values, tmp_path: Path) -> 
     """Asked again for the same model, as by a resumed server, it sends the same bits; for another one, nothing."""
     summed["privacy"] = {"sees": "noise", "clip": 1.0, "noise": 2.0}
     grid = LoopGrid(partitions(tmp_path / "state"))
-    federate(load_config(summed), tmp_path / "run", grid)
+    federate(summed, tmp_path / "run", grid)
     first = updates_of(grid)
     orders = {m.metadata.dst_node_id: m for m in grid.sent if m.metadata.message_type == "train"}
     grid.replies.clear()

@@ -53,6 +53,11 @@ def site(path: Path, classes: dict[str, int], count: int = 24, size: int = 8) ->
     return f"npz:{path}"
 
 
+def sites(folder: Path, names: str = "ab") -> dict[str, str]:
+    """Sites of one letter with both classes."""
+    return {name: site(folder / f"{name}.npz", {"black": 0, "white": 3}) for name in names}
+
+
 def site_nodes(folder: Path, data: dict[str, str]) -> dict[int, Values]:
     return {
         10 + i: {"client-id": name, "data": source, "state": str(folder / "state")}
@@ -102,7 +107,7 @@ def test_sites_bring_their_data_in_any_of_the_three_forms(own: Values, tmp_path:
         (tmp_path / "shards").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / "shards" / f"{part}-00000-of-00001.parquet")
     data = {"a": source, "b": f"folder:{tmp_path / 'folder'}", "c": f"parquet:{tmp_path / 'shards'}"}
-    records = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    records = federate(own, tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
     for record in records:
         assert record["trained"] == ["a", "b", "c"]
         assert not record["refused"]
@@ -120,7 +125,7 @@ def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, 
     own["federation"]["min_nodes"] = 3
     own["train"] |= {"rounds": 3}
     grid = LoopGrid(site_nodes(tmp_path, data))
-    records = federate(load_config(own), tmp_path / "run", grid)
+    records = federate(own, tmp_path / "run", grid)
     roster = json.loads((tmp_path / "run" / "roster.json").read_text())
     assert roster["agreement"]["class_names"] == ["black", "grey", "silver", "white"]
     assert roster["clients"] == {"a": 0, "b": 1, "c": 2}
@@ -138,13 +143,13 @@ def test_sites_agree_by_names_and_are_tested_on_what_they_hold_out(own: Values, 
     (row,) = compare(tmp_path / "run").rows
     assert row["finished"]
     assert row["setting"] == "own data of 3 sites"
-    again = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)), resume=True)
+    again = federate(own, tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)), resume=True)
     assert again == records
 
 
 def test_the_best_round_is_chosen_by_what_sites_hold_out(own: Values, tmp_path: Path) -> None:
     """In round 2 most held-out labels are predicted, by what the sites report; the nodes audit with its model."""
-    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    data = sites(tmp_path)
     own["train"] |= {"rounds": 3}
     own["federation"] |= {"audit": True}
     right = iter([2, 2, 5, 5, 3, 3])
@@ -159,7 +164,7 @@ def test_the_best_round_is_chosen_by_what_sites_hold_out(own: Values, tmp_path: 
 
     def run(select: str, rounds: int, name: str) -> dict[str, Any]:
         own["run"]["select"], own["train"]["rounds"] = select, rounds
-        federate(load_config(own), tmp_path / name, LoopGrid(site_nodes(tmp_path / name, data), spoil))
+        federate(own, tmp_path / name, LoopGrid(site_nodes(tmp_path / name, data), spoil))
         return json.loads((tmp_path / name / "summary.json").read_text())
 
     best = run("best", 3, "best")
@@ -179,7 +184,7 @@ def test_grey_images_become_rgb_where_others_are(own: Values, tmp_path: Path) ->
     grey = dict(np.load(tmp_path / "b.npz"))
     split = {name: np.stack([grey[name]] * 3, -1) for name in ("x_train", "x_test")}
     np.savez(tmp_path / "b.npz", **{**grey, **split})
-    records = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    records = federate(own, tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
     assert all(record["trained"] == ["a", "b"] for record in records)
     assert all(not record["refused"] for record in records)
     scores = list(records[0]["scores"].values())
@@ -209,7 +214,7 @@ def test_sites_go_by_the_number_and_the_labels_of_all(
     del own["partition"]  # the sites are the clients
     own["data"]["normalisation"] = [[0.4], [0.2]]
     run(load_config(own | {"data": own["data"] | {"sites": data}, "federation": {}}), tmp_path / "simulated", Silent())
-    federate(load_config(own), tmp_path / "federated", LoopGrid(site_nodes(tmp_path, data)))
+    federate(own, tmp_path / "federated", LoopGrid(site_nodes(tmp_path, data)))
     found = [read_tensors(tmp_path / name / "model.safetensors") for name in ("simulated", "federated")]
     assert_same(*found)
     assert Founders(3, 74).sizes == [25, 25, 24]
@@ -228,7 +233,7 @@ def test_a_site_refuses_impossible_founders(
     monkeypatch.setattr(FlowerExecutor, "_order", other)
     own["train"]["rounds"] = 1
     data = {name: site(tmp_path / f"{name}.npz", {"black": 0, "white": 3}) for name in "ab"}
-    (record,) = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    (record,) = federate(own, tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
     said = f"{founders[0]} 'founders' with {founders[1]} 'samples' are not possible"
     assert all(said in why for why in record["failed"].values())
     assert len(record["failed"]) == 2
@@ -236,7 +241,7 @@ def test_a_site_refuses_impossible_founders(
 
 def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp_path: Path) -> None:
     """In round 2 c has come and a's score is no good: as many scores as in round 1, of others."""
-    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b", "c")}
+    data = sites(tmp_path, "abc")
     grid = LoopGrid(site_nodes(tmp_path, data))
     late = grid.nodes.pop(12)
 
@@ -248,7 +253,7 @@ def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp
 
     grid.spoil = spoil
     own["train"]["rounds"] = 2
-    one, two = federate(load_config(own), tmp_path / "run", grid)
+    one, two = federate(own, tmp_path / "run", grid)
     assert one["client_scores"] == [one["scores"]["a"], one["scores"]["b"]]
     assert list(two["scores"]) == ["b", "c"]
     assert "client_scores" not in two
@@ -256,7 +261,7 @@ def test_scores_by_number_are_those_of_all_founders_or_left_out(own: Values, tmp
 
 def test_a_site_that_comes_back_with_other_data_is_refused(own: Values, tmp_path: Path) -> None:
     """In the same run as in one that is resumed: its score and its weight depend on what it reported first."""
-    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    data = sites(tmp_path)
     grid = LoopGrid(site_nodes(tmp_path, data))
     other = {**grid.nodes[10], "data": site(tmp_path / "more.npz", {"black": 0, "white": 3}, count=30)}
 
@@ -267,7 +272,7 @@ def test_a_site_that_comes_back_with_other_data_is_refused(own: Values, tmp_path
 
     grid.spoil = spoil
     own["train"]["rounds"] = 2
-    one, two = federate(load_config(own), tmp_path / "run", grid)
+    one, two = federate(own, tmp_path / "run", grid)
     assert (one["nodes"], two["nodes"]) == (["a", "b"], ["b"])
     assert two["refused"] == {"a": "it had 24 samples when it joined this run and has 30 now"}
     assert json.loads((tmp_path / "run" / "roster.json").read_text())["sizes"] == {"a": 24, "b": 24}
@@ -276,7 +281,7 @@ def test_a_site_that_comes_back_with_other_data_is_refused(own: Values, tmp_path
 def test_normalisation_is_that_of_all_pixels(own: Values, tmp_path: Path) -> None:
     data = {n: site(tmp_path / f"{n}.npz", {"x": i, "y": 3}, count=10 + 30 * i) for i, n in enumerate(("one", "two"))}
     own["train"]["rounds"] = 1
-    federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    federate(own, tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
     pixels = np.concatenate([np.load(tmp_path / f"{n}.npz")["x_train"].ravel() for n in data]) / 255
     agreement = json.loads((tmp_path / "run" / "roster.json").read_text())["agreement"]
     assert agreement["mean"] == [pytest.approx(pixels.mean(), abs=2e-4)]
@@ -295,7 +300,7 @@ def test_a_site_that_does_not_fit_is_refused_with_the_reason(
     nodes[33] = {"client": "typo", "data": data["a"]}
     nodes[34] = {"partition-id": 1}
     own["train"]["rounds"] = 1
-    (record,) = federate(load_config(own), tmp_path / "run", LoopGrid(nodes))
+    (record,) = federate(own, tmp_path / "run", LoopGrid(nodes))
     assert record["nodes"] == ["a", "b"]
     said = {r.getMessage() for r in caplog.records}
     reason = "its images are 16×16 pixels with 1 channel, the federation's 8×8 pixels with 1 channel; data.size brings "
@@ -315,7 +320,7 @@ def test_a_late_site_with_a_new_class_is_refused(
     learner: Values, own: Values, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other late one takes part, also where what it does depends on who began the run."""
-    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    data = sites(tmp_path)
     grid = LoopGrid(site_nodes(tmp_path, data))
 
     def spoil(node: int, order: Message, reply: Message) -> Message:
@@ -328,7 +333,7 @@ def test_a_late_site_with_a_new_class_is_refused(
 
     grid.spoil = spoil
     own["server"]["name"], own["learner"] = "cfl", learner
-    records = federate(load_config(own), tmp_path / "run", grid)
+    records = federate(own, tmp_path / "run", grid)
     assert [r["nodes"] for r in records] == [["a", "b"], ["a", "b", "late"], ["a", "b", "late"], ["a", "b", "late"]]
     assert records[-1]["clusters"] == [[0, 1, 2]]
     assert any("other is refused: its class 'red' is not one" in r.getMessage() for r in caplog.records)
@@ -339,7 +344,7 @@ def test_a_late_site_with_a_new_class_is_refused(
 
 def test_a_newcomer_gets_a_number_that_nobody_had(own: Values, tmp_path: Path) -> None:
     """Also in a resumed run whose first client is away."""
-    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b", "c")}
+    data = sites(tmp_path, "abc")
     nodes = site_nodes(tmp_path, data)
 
     def stop(node: int, order: Message, reply: Message) -> Message:
@@ -348,9 +353,9 @@ def test_a_newcomer_gets_a_number_that_nobody_had(own: Values, tmp_path: Path) -
         return reply
 
     with pytest.raises(KeyboardInterrupt):
-        federate(load_config(own), tmp_path / "run", LoopGrid({n: nodes[n] for n in (10, 11)}, stop))
+        federate(own, tmp_path / "run", LoopGrid({n: nodes[n] for n in (10, 11)}, stop))
     later = LoopGrid({n: nodes[n] for n in (11, 12)})
-    *_, last = federate(load_config(own), tmp_path / "run", later, resume=True)
+    *_, last = federate(own, tmp_path / "run", later, resume=True)
     assert (last["trained"], last["refused"]) == (["b", "c"], {})
     assert json.loads((tmp_path / "run" / "roster.json").read_text())["clients"] == {"a": 0, "b": 1, "c": 2}
 
@@ -361,7 +366,7 @@ def test_an_audit_takes_no_agreement_for_accuracy(
 ) -> None:
     """Where a site has no test images, the labels of those that it holds out may be as wrong as the others."""
     own["federation"] |= {"audit": True}
-    data = {n: site(tmp_path / f"{n}.npz", {"black": 0, "white": 3}) for n in ("a", "b")}
+    data = sites(tmp_path)
     for name in data if not tested else ():
         arrays = dict(np.load(tmp_path / f"{name}.npz"))
         np.savez(tmp_path / f"{name}.npz", **{key: v for key, v in arrays.items() if not key.endswith("_test")})
@@ -373,14 +378,14 @@ def test_an_audit_takes_no_agreement_for_accuracy(
 
     monkeypatch.setattr("fednoil.flower.node.run_audit", audit)
     own["train"]["rounds"] = 1
-    federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    federate(own, tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
     assert [accuracy is not None for accuracy in known] == [tested, tested]
 
 
 def test_the_sites_of_a_simulation_are_none_of_a_federation(own: Values, tmp_path: Path) -> None:
     own["data"]["sites"] = {"a": site(tmp_path / "a.npz", {"black": 0, "white": 3})}
     with pytest.raises(UserError, match=r"data\.sites names the sites of a simulation; in a federation each node has"):
-        federate(load_config(own), tmp_path / "run", LoopGrid({}))
+        federate(own, tmp_path / "run", LoopGrid({}))
 
 
 def test_a_restarted_node_waits_for_its_old_number_and_a_busy_one_is_asked_again(own: Values, tmp_path: Path) -> None:
@@ -401,7 +406,7 @@ def test_a_restarted_node_waits_for_its_old_number_and_a_busy_one_is_asked_again
 
     grid.spoil = spoil
     own["federation"] |= {"wait": 10, "timeout": 0.2}
-    records = federate(load_config(own), tmp_path / "run", grid)
+    records = federate(own, tmp_path / "run", grid)
     assert all(r["nodes"] == ["a", "b"] and r["trained"] == ["a", "b"] for r in records)
     assert {node for node, reply in grid.replies if reply.metadata.message_type == "train"} == {10, 11, 77}
 
@@ -416,5 +421,5 @@ def test_a_site_that_holds_nothing_out_has_no_say_in_the_agreement(
         x, y = rng.integers(0, 256, (count, 8, 8), dtype=np.uint8), np.arange(count) % 2
         np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, class_names=np.array(["black", "white"]))
         data[name] = f"npz:{tmp_path / name}.npz"
-    records = federate(load_config(own), tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
+    records = federate(own, tmp_path / "run", LoopGrid(site_nodes(tmp_path, data)))
     assert all(record["failed"] == {} and list(record["held_out"]) == ["a"] for record in records)

@@ -24,7 +24,6 @@ from conftest import fednoil, refused
 from loop_grid import LoopGrid, federate, partitions
 
 from fednoil import __version__
-from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.flower import watching
 from fednoil.flower.credentials import make_certificates, renew_certificate
@@ -41,7 +40,7 @@ Values = dict[str, Any]
 def out(federated: Values, tmp_path: Path) -> Path:
     """A finished run of three rounds."""
     federated["train"]["rounds"] = 3
-    federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state")))
+    federate(federated, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -180,7 +179,7 @@ def test_a_node_of_another_minor_version_is_refused_by_name(federated: Values, t
             reply.content["values"]["version"] = "0.0.7" if node == 898 else patch
         return reply
 
-    (record,) = federate(load_config(federated), tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
+    (record,) = federate(federated, tmp_path / "run", LoopGrid(partitions(tmp_path / "state"), spoil))
     assert record["nodes"] == ["client-0", "client-1", "client-3"]
     assert record["refused"] == {
         "client-2": f"it has fednoil 0.0.7, the server {__version__}; install the same minor version"

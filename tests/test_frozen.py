@@ -163,7 +163,7 @@ def test_a_node_with_another_frozen_part_takes_no_part(
         return replace(body, values={**body.values, "frozen": "0" * 64})
 
     monkeypatch.setattr(FlowerExecutor, "_order", other)
-    (record,) = federate(load_config(probed), tmp_path / "federated", LoopGrid(trusting(tmp_path)))
+    (record,) = federate(probed, tmp_path / "federated", LoopGrid(trusting(tmp_path)))
     assert record["trained"] == []
     assert all("its frozen parameters differ from the server's" in why for why in record["failed"].values())
 
