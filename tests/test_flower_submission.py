@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from conftest import fednoil, refused
 from fednoil.config import load_config
 from fednoil.errors import UserError
 from fednoil.flower import submission
+from fednoil.flower.loopback import Loopback
 from fednoil.flower.submission import EndedEarly, follow
 from fednoil.history import RoundRecord
 from fednoil.records.folder import RunFolder
@@ -135,9 +138,18 @@ def test_a_run_that_flower_calls_failed_is_not_taken_for_an_earlier_one(
 def test_a_folder_that_is_being_written_is_refused_before_anything_is_submitted(
     options: list[str], federated: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the command would follow the other run, and end well as if it had started one."""
-    monkeypatch.setattr("fednoil.cli.federation._submit", lambda *args, **kwargs: pytest.fail("it was submitted"))
+    """Otherwise the command would follow the other run, and end well as if it had started one. A folder with a run, and
+    a model that isn't for the nodes' data, are refused as well."""
+    monkeypatch.setattr(submission, "flwr_run", lambda *args, **kwargs: pytest.fail("it was submitted"))
+    monkeypatch.setattr(Loopback, "processes", [SimpleNamespace(alive=lambda: True)])
     run(load_config(federated), tmp_path / "r", Silent())
     with RunFolder(tmp_path / "r").locked():
         line = refused("federation", "run", "demo", "--out", tmp_path / "r", *options)
     assert "is being written by another process; wait for it, or choose another --out" in line
+    command = ("federation", "run", "demo", "--set=data.name=sites", "--federation", tmp_path, "--out")
+    assert "/r already exists: add --resume" in refused(*command, tmp_path / "r")
+    (tmp_path / "t.csv").write_text("a,label\n1,x\n2,y\n")
+    (tmp_path / "home").mkdir()
+    nodes = [{"settings": {"data": f"table:{tmp_path}/t.csv"}}]
+    (tmp_path / "home" / "nodes.json").write_text(json.dumps(nodes))
+    assert "model.name = 'cnn' is for pictures" in refused(*command, tmp_path / "r", "--force")

@@ -215,7 +215,7 @@ def _submit(
     from fednoil.flower.bundle import write_bundle
     from fednoil.flower.control import configured
     from fednoil.flower.loopback import CONNECTION, Loopback
-    from fednoil.flower.submission import flwr_run
+    from fednoil.flower.submission import check_here, flwr_run
 
     federation = Loopback(folder)
     if superlink is None and not any(p.alive() for p in federation.processes):
@@ -224,6 +224,7 @@ def _submit(
         configured(superlink)
     else:
         out = out.resolve()  # the ServerApp has a different working folder
+        check_here(config, out, federation, resume=resume, force=force)
     with tempfile.TemporaryDirectory(prefix="fednoil-app-") as place:
         bundle, command = Path(place) / "app", ["fednoil", *sys.argv[1:]]
         if superlink is None:

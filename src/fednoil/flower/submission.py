@@ -16,8 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fednoil.config import Config
+from fednoil.data import SITES, as_asked, load
 from fednoil.errors import UserError
+from fednoil.models import build
+from fednoil.records.beginning import check
+from fednoil.records.files import read_json
 from fednoil.records.folder import RunFolder
+from fednoil.seeds import Seed
 
 if TYPE_CHECKING:
     from fednoil.flower.loopback import Loopback
@@ -32,6 +38,17 @@ _AROUND = re.compile(r"ERROR :\s+Exit Code: \d+$|An unhandled exception occurred
 
 class EndedEarly(UserError):
     """A run has ended before its last round."""
+
+
+def check_here(config: Config, out: Path, federation: Loopback, *, resume: bool, force: bool) -> None:
+    """Refuse at once a folder, or a model that is not for the first node's data."""
+    check(RunFolder(out), config, resume=resume, force=force)
+    name, nodes = config.data.name, federation.folder / "home" / "nodes.json"
+    if name == SITES and nodes.is_file():
+        name = read_json(nodes)[0]["settings"].get("data", name)
+    if name.partition(":")[0] in ("table", "features"):
+        data = load(as_asked(name, config.data), site=True)
+        build(config.model, data.image_shape, data.num_classes, Seed(0))
 
 
 def flwr_run(bundle: Path, connection: str, federation: Loopback | None, out: Path) -> None:
