@@ -139,7 +139,7 @@ def test_a_site_is_there_once_and_its_data_can_be_read(tmp_path: Path, monkeypat
     assert "--site a=table:x.csv: 'a' is given twice" in refused(*one, "a=table:x.csv")
     assert f"--site b=table:y.csv: table:{tmp_path}/y.csv is not a file" in refused(*one, "b=table:y.csv")
     Path("y.csv").write_text("age,label\n1,a\nno,b\n")
-    wrong = "y.csv: column 'age' has the text 'no' in line 3"
+    wrong = "y.csv: column 'age' has text ('no') in line 3"
     assert f"--site b=table:y.csv: table:{tmp_path}/{wrong}" in refused(*one, "b=table:y.csv")
     place = ("--superlink", "localhost:1", "--root-certificates", "ca.crt", "--key", "none")
     said = refused("federation", "node", *place, "--name", "b", "--data", "table:y.csv")

@@ -196,15 +196,15 @@ def test_every_learner_and_every_server_works_on_vectors(server: dict[str, Any],
 
 BAD = [
     (
-        "a,b,label\n1,2,x\n3,oops,y\n",
-        "column 'b' has the text 'oops' in line 3, and numbers elsewhere; correct it, leave",
+        "a,b,label\n1,2,x\n3,oops,y\n4,5,x\n6,no,y\n",
+        "column 'b' has text ('oops') in line 3 and 1 more row, and numbers elsewhere; correct it, leave",
     ),
-    ('a,b,label\n1,2,x\n3,"4,5",y\n', "'4,5' in line 3, and numbers elsewhere (a decimal point is needed)"),
+    ('a,b,label\n1,2,x\n3,"4,5",y\n', "('4,5') in line 3, and numbers elsewhere (a decimal point is needed)"),
     ("a,label\n1,x\n1e99,y\n", "column 'a' is too large in line 3"),
     ("label\nx\ny\n", "has no column besides label; it needs features"),
     ("a=b,label\n1,x\n", "the name of column 'a=b' has a '='; rename it"),
     ("a,a,label\n1,2,x\n", "has two columns 'a'"),
-    ('a,label\n"1\n",x\n\n2,\n', "line 5 has no label"),
+    ('a,label\n"1\n",x\n\n2,\n3,\n4,\n', "has no label in line 5 and 2 more rows; every"),
     (
         "name,label\n" + "".join(f"p{k},{k % 2}\n" for k in range(101)),
         "column 'name' has 101 different text values ('p0'",

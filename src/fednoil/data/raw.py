@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fednoil.data.images import Picture
-from fednoil.errors import UserError, few_of
+from fednoil.errors import UserError, counted, few_of
 
 MOST_CLASSES = 100_000  # a larger label is a damaged one, and naming every class up to it would fill the memory
 
@@ -71,6 +71,11 @@ def counted_from_0(row: int) -> str:
     return f"row {row} (counted from 0)"
 
 
+def first_of(rows: Sequence[int], at: Callable[[int], str]) -> str:
+    """`line 3`, or `line 3 and 2 more rows`."""
+    return at(rows[0]) + f" and {counted(len(rows) - 1, 'more row')}" * (len(rows) > 1)
+
+
 def named(
     where: str, texts: Sequence[np.ndarray], at: Callable[[int], str] = counted_from_0
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
@@ -78,7 +83,7 @@ def named(
     is."""
     for labels in texts:
         if empty := [row for row, text in enumerate(labels) if not str(text).strip()]:
-            raise UserError(f"{where}: {at(empty[0])} has no label; every row needs one")
+            raise UserError(f"{where} has no label in {first_of(empty, at)}; every row needs one")
     names = sorted({str(text) for labels in texts for text in labels})
     number = {name: place for place, name in enumerate(names)}
     return [np.array([number[str(text)] for text in labels], np.int64) for labels in texts], tuple(names)

@@ -21,7 +21,7 @@ from fednoil.data.base import PathSource
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.parquet import read_columns
-from fednoil.data.raw import Listing, Raw, counted_from_0, numbered
+from fednoil.data.raw import Listing, Raw, counted_from_0, first_of, numbered
 from fednoil.data.table import MISSING, about_sites, labels_of, line_end, places, read_rows, sites_of, splits_of
 from fednoil.data.vectors import MARK, about_columns, check_categories, decode_rows, stem_of
 from fednoil.errors import UserError, few_of
@@ -130,7 +130,7 @@ def _numbers_in(grid: TableFile, name: str, texts: Sequence[str]) -> np.ndarray 
         return None
     first = str(texts[wrong[0]])
     hint = " (a decimal point is needed)" if first.replace(",", "", 1).lstrip("-").isdecimal() else ""
-    what = f"column '{name}' has the text '{first[:40]}' in {grid.at(wrong[0])}, and numbers elsewhere{hint}"
+    what = f"column '{name}' has text ('{first[:40]}') in {first_of(wrong, grid.at)}, and numbers elsewhere{hint}"
     raise UserError(f"{grid.where}: {what}; correct it, leave it empty, or make all of them text, such as c3")
 
 
