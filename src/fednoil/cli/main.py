@@ -138,7 +138,7 @@ def version() -> None:
 def main() -> None:
     """Run the command; errors become one line and an exit status."""
     # Before PyTorch is imported: its threads must not wait for each other busily. With one of two processors taken by
-    # another program three rounds of demo/fedavg take 24 s like this and over 90 s otherwise; alone, as long as before.
+    # another program demo/fedavg takes less than a third of the time like this; alone, as long as before.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     signal.signal(signal.SIGTERM, _on_signal)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background may ignore Ctrl-C
