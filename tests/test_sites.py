@@ -154,7 +154,7 @@ def test_names_that_may_be_one_or_none_are_pointed_out(tmp_path: Path, capsys: p
     (tmp_path / "t.csv").write_text("a,Client,label\n" + 5 * rows)
     wanted = [
         "column 'Client' says which client each row belongs to, as a column 'site' does; if it means something else, "
-        "rename it",
+        "rename it, or leave it out (:drop=Client)",
         "classes 'Ill' and 'ill' differ only in case or spaces; if they are one, give it one name",
         "class 'N/A' reads like a missing label; if it is one, leave its samples out",
         "sites 'Nord' and 'nord' differ only in case or spaces; if they are one, give it one name",

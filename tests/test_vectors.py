@@ -134,8 +134,10 @@ def test_columns_that_may_not_be_what_they_seem_are_pointed_out(tmp_path: Path) 
     found = json.loads(done("data", f"table:{path}", "--json"))
     assert found["notices"][:5] == [
         "without a name and left out: column 1",
-        "columns that say the same as the label: 'icd', 'plan'; if they were made from it, remove them",
-        "columns that may only number, name or date the rows: 'patient', 'day', 'number', 'caseID'; if so, remove them",
+        "columns that say the same as the label: 'icd', 'plan'; if they were made from it, leave them out "
+        "(:drop=COLUMN)",
+        "columns that may only number, name or date the rows: 'patient', 'day', 'number', 'caseID'; if so, leave them "
+        "out (:drop=COLUMN)",
         "columns of text that read like numbers: 'dose' (0,5); if so, write 5.1, not 5,1 or 5.1 %",
         "columns with categories that differ only in case or spaces: 'sex'; if they are one, write it alike",
     ]

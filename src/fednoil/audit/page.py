@@ -25,6 +25,7 @@ from fednoil import __version__, pages
 from fednoil.audit.copies import can_copy
 from fednoil.audit.enlarged import enlarged
 from fednoil.audit.files import PAGE, notices
+from fednoil.data.choice import chosen
 from fednoil.data.folder import folder_name
 from fednoil.files import write_bytes
 
@@ -215,7 +216,7 @@ def _command(summary: dict[str, Any], audit: str) -> str:
         if not can_copy(data) or (site and site not in audited):
             continue
         kind, _, path = data.partition(":")
-        place = Path(path or data)
+        place = chosen(Path(path or data))[0]
         end = "" if kind == "folder" else place.suffix
         called = folder_name(site) or place.name.removesuffix(end)  # sites' folders may have the same last name
         copy = f"{called}-relabelled{end}"

@@ -12,7 +12,7 @@ from fednoil.data.arrays import NpzCopy, load_arrays, split_labels
 from fednoil.data.copy import Copy
 from fednoil.data.decoded import name_classes
 from fednoil.data.raw import Listing, Raw, numbered
-from fednoil.data.tabular import TableCopy, VectorSource, read_grid, rows_of
+from fednoil.data.tabular import TableCopy, VectorSource, is_parquet, read_grid, rows_of
 from fednoil.data.vectors import check_finite
 from fednoil.errors import UserError
 
@@ -34,7 +34,7 @@ class _ArraysCopy(NpzCopy):
 
 
 def _copy(path: Path) -> Copy:
-    return _ListsCopy(path) if path.suffix.lower() == ".parquet" else _ArraysCopy(path)
+    return _ListsCopy(path) if is_parquet(path) else _ArraysCopy(path)
 
 
 class Features(VectorSource):
@@ -44,7 +44,7 @@ class Features(VectorSource):
 
     def listing(self) -> Listing:
         where = self.config.name
-        return _of_parquet(self.path, where) if self.path.suffix.lower() == ".parquet" else _of_npz(self.path, where)
+        return _of_parquet(self.path, where) if is_parquet(self.path) else _of_npz(self.path, where)
 
 
 def _of_npz(path: Path, where: str) -> Listing:

@@ -97,7 +97,7 @@ def merged(sites: Mapping[str, Listing]) -> Listing:
         if listing.train.sites is not None:
             raise UserError(
                 f"site '{name}': {listing.where} has sites of its own; use it alone, or rename its "
-                f"column {' or '.join(COLUMN_NAMES['site'])}"
+                f"column {' or '.join(COLUMN_NAMES['site'])} or leave it out (:drop=COLUMN)"
             )
     sites = _same_columns(sites)
     numbered = [name for name, listing in sites.items() if listing.train.class_names is None]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fednoil.data.base import PathSource, PictureSource
+from fednoil.data.choice import Choice, chosen
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Files, name_classes
 from fednoil.data.folder import SUFFIXES
@@ -34,10 +35,12 @@ class CsvRows:
     """The rows of a CSV file as they are, the number of the line at which each begins, and which of its columns means
     what."""
 
+    file: Path
     header: list[str]
     lines: list[list[str]]
     numbers: list[int]
     place: dict[str, int]
+    choice: Choice
 
     def column(self, name: str) -> list[str]:
         return [line[self.place[name]].strip() for line in self.lines]
@@ -83,10 +86,10 @@ class CsvCopy(Copy):
             if number < 0:
                 continue
             line = list(line)
-            line[path], line[label] = str((self.path.parent / item).resolve()), cell
+            line[path], line[label] = str((self.rows.file.parent / item).resolve()), cell
             lines.append(line)
         with naming(out), out.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator=line_end(self.path)).writerows(lines)
+            csv.writer(file, lineterminator=line_end(self.rows.file)).writerows(lines)
 
 
 class Csv(PictureSource, PathSource):
@@ -97,15 +100,15 @@ class Csv(PictureSource, PathSource):
 
     def find(self, path: Path) -> Files:
         rows = _listed(path)
-        pictures = (path.parent / own for own in rows.column("path"))
-        return Files(path, (path, *(own for own in pictures if own.is_file())), self.decode)
+        pictures = (rows.file.parent / own for own in rows.column("path"))
+        return Files(path, (rows.file, *(own for own in pictures if own.is_file())), self.decode)
 
     def listing(self) -> Listing:
         return read_listing(self.path)
 
     def clients(self) -> tuple[str, ...]:
         path = self.path.absolute()
-        about = path.stat()
+        about = chosen(path)[0].stat()
         return _sites(path, about.st_mtime_ns, about.st_size)
 
 
@@ -121,6 +124,7 @@ def _listed(path: Path) -> CsvRows:
 
 def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
     """The file's lines; blank ones are left out."""
+    path, choice = chosen(path)
     if not path.is_file():
         raise UserError(f"{where} is not a file; give one with {_columns(needed)}")
     lines: list[list[str]] = []
@@ -138,26 +142,35 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
     header = [cell.strip() for cell in lines[0]] if lines else []
     if len(header) == 1 and (marks := [mark for mark in (";", "\t", "|") if mark in header[0]]):
         raise UserError(f"{where} has its columns separated by {marks[0]!r}; separate them by commas")
-    place = places(where, header, needed)
+    place = places(where, header, needed, choice)
     for number, line in zip(numbers, lines, strict=True):
         if len(line) != len(header):
             raise UserError(f"{where}: line {number} has {len(line)} columns, the header {len(header)}")
-    return CsvRows(header, lines[1:], numbers[1:], place)
+    return CsvRows(path, header, lines[1:], numbers[1:], place, choice)
 
 
-def places(where: str, header: Sequence[str], needed: Sequence[str]) -> dict[str, int]:
+def places(where: str, header: Sequence[str], needed: Sequence[str], choice: Choice) -> dict[str, int]:
     """Where the columns with a meaning are; `needed` are those that there must be, and paths mean nothing unless they
     are."""
     place: dict[str, int] = {}
-    for name in dict.fromkeys((*needed, "label", "site", "split")):
-        found = [number for number, cell in enumerate(header) if cell.lower() in COLUMN_NAMES[name]]
+    roles = tuple(dict.fromkeys((*needed, "label", "site", "split")))
+    choice.check(where, header, roles)
+    taken = {*choice.role.values(), *choice.drop}
+    for name in roles:
+        if name in choice.role:
+            place[name] = header.index(choice.role[name])
+            continue
+        usual = COLUMN_NAMES[name]
+        found = [k for k, cell in enumerate(header) if cell.lower() in usual and cell not in taken]
         if len(found) > 1 and needed:
-            raise UserError(f"{where} has the columns {', '.join(header[k] for k in found)} for one {name}; keep one")
+            has = ", ".join(header[k] for k in found)
+            raise UserError(f"{where} has the columns {has} for one {name}; keep one, or add :{name}=COLUMN")
         if found:
             place[name] = found[0]
     if missing := [name for name in needed if name not in place]:
-        has, names = few_of(header) or "none", " or ".join(COLUMN_NAMES[missing[0]])
-        raise UserError(f"{where} has no column '{missing[0]}'; its columns are {has}; call one of them {names}")
+        role, has = missing[0], few_of(header) or "none"
+        how = f"call one of them {' or '.join(COLUMN_NAMES[role])}, or add :{role}=COLUMN"
+        raise UserError(f"{where} has no column '{role}'; its columns are {has}; {how}")
     return place
 
 
@@ -183,10 +196,10 @@ def read_listing(path: Path) -> Listing:
         return Raw(
             [items[row] for row in usable],
             numbers[usable],
-            [Encoded(items[row], path.parent / items[row]) for row in usable],
+            [Encoded(items[row], rows.file.parent / items[row]) for row in usable],
             names,
             [(items[row], f"is not an image file ({', '.join(SUFFIXES)})") for row in rest],
-            about_sites(site),
+            about_sites(site, rows.choice),
             None if sites is None else [sites[row] for row in usable],
         )
 
@@ -200,10 +213,12 @@ def sites_of(where: str, sites: list[str] | None, at: Callable[[int], str]) -> l
     return sites
 
 
-def about_sites(column: str) -> list[str]:
-    """A notice if a column that may mean something else says whose the rows are."""
+def about_sites(column: str, choice: Choice) -> list[str]:
+    """A notice if a column that may mean something else says whose the rows are, and nobody has said that it does."""
+    if column.lower() in ("", "site") or "site" in choice.role:
+        return []
     what = f"column '{column}' says which client each row belongs to, as a column 'site' does"
-    return [f"{what}; if it means something else, rename it"] if column.lower() not in ("", "site") else []
+    return [f"{what}; if it means something else, rename it, or leave it out (:drop={column})"]
 
 
 def splits_of(where: str, splits: list[str] | None, count: int, at: Callable[[int], str]) -> list[str]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fednoil.data.base import PathSource
+from fednoil.data.choice import Choice, chosen
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.parquet import read_columns
@@ -42,6 +43,8 @@ class TableFile:
     count: int
     role: dict[str, str]
     read: Callable[[int], Cells]
+    file: Path
+    choice: Choice
     at: Callable[[int], str] = counted_from_0  # where a row is, for messages
 
     def cells(self, name: str) -> Cells:
@@ -62,27 +65,35 @@ class TableFile:
 
     @property
     def features(self) -> list[str]:
-        return [name for name in self.columns if name not in self.role.values() and not _NAMELESS.fullmatch(name)]
+        others = {*self.role.values(), *self.choice.drop}
+        return [name for name in self.columns if name not in others and not _NAMELESS.fullmatch(name)]
 
 
 def read_grid(path: Path, where: str, needed: Sequence[str] = ("label",)) -> TableFile:
     """The file's columns; `needed` are roles that it must have."""
-    if not path.is_file():
+    file = chosen(path)[0]
+    if not file.is_file():
         raise UserError(f"{where} is not a file; give a CSV or parquet file{' with labels' * bool(needed)}")
-    if path.suffix.lower() == ".parquet":
+    if is_parquet(path):
         return _parquet(path, where, needed)
     rows = read_rows(path, where, needed)
     role = {name: rows.header[place] for name, place in rows.place.items()}
+    lines = rows.lines
     return TableFile(
-        where, rows.header, len(rows.lines), role, lambda k: [line[k].strip() for line in rows.lines], rows.at
+        where, rows.header, len(lines), role, lambda k: [line[k].strip() for line in lines], file, rows.choice, rows.at
     )
 
 
+def is_parquet(path: Path) -> bool:
+    return chosen(path)[0].suffix.lower() == ".parquet"
+
+
 def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
-    table = read_columns(path, where)
+    file, choice = chosen(path)
+    table = read_columns(file, where)
     names = table.column_names
-    role = {name: names[place] for name, place in places(where, names, needed).items()}
-    return TableFile(where, names, len(table), role, lambda k: _cells(where, names[k], table.column(k)))
+    role = {name: names[place] for name, place in places(where, names, needed, choice).items()}
+    return TableFile(where, names, len(table), role, lambda k: _cells(where, names[k], table.column(k)), file, choice)
 
 
 def _cells(where: str, name: str, column: pa.ChunkedArray) -> Cells:
@@ -140,7 +151,7 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
     found: list[np.ndarray] = []
     names: list[str] = []
     stems, empty = {stem_of(name): MARK in name for name in wanted}, {n[:-1] for n in wanted if n.endswith(MARK)}
-    for name in grid.features:
+    for name in grid.columns if wanted else grid.features:  # a label's usual name may be a model's column
         if wanted and name not in stems and f"{name}[0]" not in stems:
             continue
         cells: Cells = np.full(grid.count, np.nan) if name in empty else grid.cells(name)
@@ -195,7 +206,7 @@ def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...], notic
     where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [], grid.at)
     sites = sites_of(where, grid.texts("site"), grid.at)
     splits = np.array(splits_of(where, grid.texts("split"), len(values), grid.at))
-    items, said = np.array(numbered(len(values))), [*notices, *about_sites(grid.role.get("site", ""))]
+    items, said = np.array(numbered(len(values))), [*notices, *about_sites(grid.role.get("site", ""), grid.choice)]
 
     def part(split: str) -> Raw:
         rows = np.flatnonzero(splits == split)
@@ -232,8 +243,8 @@ class TableCopy(Copy):
     def write(self, out: Path, labels: np.ndarray) -> None:
         column, kept = self.grid.role["label"], labels >= 0
         with naming(out):
-            if self.path.suffix.lower() == ".parquet":
-                table = read_columns(self.path, f"{self.word}:{self.path}")
+            if is_parquet(self.path):
+                table = read_columns(self.grid.file, f"{self.word}:{self.path}")
                 place = table.schema.get_field_index(column)
                 field = table.schema.field(place)
                 plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
@@ -247,7 +258,7 @@ class TableCopy(Copy):
             for line, cell in zip(rows.lines, cells, strict=True):
                 line[place] = cell
             with out.open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator=line_end(self.path)).writerows(
+                csv.writer(file, lineterminator=line_end(rows.file)).writerows(
                     [rows.header, *(line for line, keep in zip(rows.lines, kept, strict=True) if keep)]
                 )
 
@@ -264,9 +275,10 @@ class VectorSource(PathSource):
         """All rows; `Raw.columns` names their columns."""
 
     def find(self, path: Path) -> Files:
-        if not path.is_file():
+        file = chosen(path)[0]
+        if not file.is_file():
             raise UserError(f"{self.config.name} is not a file; it needs {self.how}")
-        return Files(path, (path,), self.decode)
+        return Files(path, (file,), self.decode)
 
     def decode(self) -> Decoded:
         return decode_rows(self.listing())

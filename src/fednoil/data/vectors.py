@@ -185,8 +185,8 @@ def about_columns(values: np.ndarray, names: Sequence[str], labels: Sequence[str
         elif len({" ".join(text.casefold().split()) for text in texts}) < len(texts):
             twice.append(f"'{stem}'")
     said = {
-        "columns that say the same as the label: {}; if they were made from it, remove them": copies,
-        "columns that may only number, name or date the rows: {}; if so, remove them": ids,
+        "columns that say the same as the label: {}; if they were made from it, leave them out (:drop=COLUMN)": copies,
+        "columns that may only number, name or date the rows: {}; if so, leave them out (:drop=COLUMN)": ids,
         "columns of text that read like numbers: {}; if so, write 5.1, not 5,1 or 5.1 %": numbers,
         "columns with categories that differ only in case or spaces: {}; if they are one, write it alike": twice,
     }

@@ -1,0 +1,100 @@
+"""Columns that are named behind a file: which are the labels, the sites and the split, and which are left out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import done, refused
+from PIL import Image
+
+from fednoil.data.choice import Choice, chosen
+
+NAMES = ["nr", "age", "label", "befund", "ward"]
+
+
+def rows(count: int = 40) -> list[list[str]]:
+    """Ages tell who is ill; `label` is one more feature, and `ward` is the site."""
+    return [[str(k), str(30 + 30 * (k % 2) + k % 3), "AB"[k % 3 > 0], ("ill", "well")[k % 2], f"w{k % 4}"]
+            for k in range(count)]  # fmt: skip
+
+
+def table(path: Path) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({name: [row[k] for row in rows()] for k, name in enumerate(NAMES)}), path)
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([NAMES, *rows()])
+    return path
+
+
+def test_what_stands_behind_a_path() -> None:
+    assert chosen(Path("a/b.csv")) == (Path("a/b.csv"), Choice())
+    assert chosen(Path("C:/b.csv:label=x y:drop=id, visit")) == (
+        Path("C:/b.csv"),
+        Choice({"label": "x y"}, ("id", "visit")),
+    )
+    assert chosen(Path("at:drop=utc:time:site=s")) == (Path("at"), Choice({"site": "s"}, ("utc:time",)))
+    assert chosen(Path("a.csv:other=b"))[1] == Choice()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_labels_and_sites_of_other_names(tmp_path: Path, name: str) -> None:
+    path = f"{table(tmp_path / name)}:label=befund:site=ward:drop=nr"
+    found = json.loads(done("data", f"table:{path}", "--json"))
+    assert found["columns"] == ["age", "label=A", "label=B"]
+    assert not any("nr" in line or "ward" in line for line in found["notices"])
+    out = tmp_path / "run"
+    values = ("--set", f"data.name=table:{path}", "--set", "model.name=linear", "--set", "train.rounds=1")
+    said = done("run", "demo", *values, "--out", str(out))
+    assert "4 clients (w0, w1, w2, w3)" in said
+    # A new file has the column `label`, too, which is no label there either.
+    done("predict", str(out / "model.safetensors"), str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_copy_changes_the_column_of_labels(tmp_path: Path, name: str) -> None:
+    path = table(tmp_path / name)
+    (tmp_path / "decisions.csv").write_text("client,item,index,given,decision,label\n,0,0,ill,change,well\n")
+    out = tmp_path / f"new{path.suffix}"
+    done("relabel", "--data", f"table:{path}:label=befund", "--decisions", str(tmp_path / "decisions.csv"),
+         "--out", str(out))  # fmt: skip
+    if path.suffix == ".parquet":
+        found = [list(row.values()) for row in pq.read_table(out).to_pylist()]
+    else:
+        found = [line.split(",") for line in out.read_text().splitlines()[1:]]
+    assert found == [["0", "30", "A", "well", "w0"], *rows()[1:]]
+
+
+def test_pictures_in_a_list(tmp_path: Path) -> None:
+    lines = ["scan,what,who"]
+    for k in range(12):
+        Image.new("L", (8, 8), 20 * k).save(tmp_path / f"{k}.png")
+        lines.append(f"{k}.png,{'ab'[k % 2]},{'xy'[k % 3 > 0]}")
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    path = f"csv:{tmp_path / 'list.csv'}:path=scan:label=what:site=who"
+    assert [row["class"] for row in json.loads(done("data", path, "--json"))["classes"]] == ["a", "b"]
+    said = done("run", "demo", "--set", f"data.name={path}", "--set", "train.rounds=1", "--out", str(tmp_path / "run"))
+    assert "2 clients (x, y)" in said
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (":label=befun", "has no column 'befun'; its columns are nr, age, label, befund, ward; did you mean 'befund'?"),
+        (":drop=age,id", "has no column 'id'; its columns are nr, age, label, befund, ward"),
+        (":path=age", "path= means nothing here; use label, site, split or drop"),
+        (":label=", "label= names no column; write label=COLUMN"),
+        (":label=age:label=befund", "has label= twice; give it once"),
+        (":drop=age:drop=nr", "has drop= twice; give it once with all columns"),
+        (":label=befund:drop=befund", "names the column 'befund' twice; give it one meaning"),
+        (":drop=label", "has no column 'label'; its columns are nr, age, label, befund, ward; call one of them label "
+         "or class or target, or add :label=COLUMN"),
+    ],
+)  # fmt: skip
+def test_choices_that_cannot_be(tmp_path: Path, choice: str, said: str) -> None:
+    assert said in refused("data", f"table:{table(tmp_path / 't.csv')}{choice}")
