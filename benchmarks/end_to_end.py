@@ -10,6 +10,7 @@ first one and the mean of the last ten are taken from its record. `--set` goes t
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from written import write
 
 def timed(preset: str, sets: list[str], folder: Path) -> dict[str, Any]:
     """One run; what it took, in seconds."""
+    before = _compiled()
     command = [sys.executable, "-m", "fednoil", "run", preset, "--out", str(folder), "--quiet"]
     begin = time.perf_counter()
     done = subprocess.run([*command, *(word for one in sets for word in ("--set", one))], check=False)
@@ -41,7 +43,14 @@ def timed(preset: str, sets: list[str], folder: Path) -> dict[str, Any]:
         "last_ten_rounds_ms": round(1000 * fmean(walls[-10:]), 1),
         "whole_command_s": round(whole, 2),
         "test_accuracy": records[-1].test_accuracy,
+        "kernels": "compiled first" if _compiled() > before else "at hand",
     }
+
+
+def _compiled() -> int:
+    """The entries of Triton's cache."""
+    cache = Path(os.environ.get("TRITON_CACHE_DIR", Path.home() / ".triton/cache"))
+    return len(list(cache.iterdir())) if cache.is_dir() else 0
 
 
 def main() -> None:

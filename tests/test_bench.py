@@ -54,9 +54,22 @@ def test_four_readings_of_a_run() -> None:
 
 def test_a_run_that_diverged_ends_with_guesses() -> None:
     """Of four classes; its best round, and the one that held-out labels choose, were before."""
-    rounds = [replace(record(r, 80.0, 50.0), class_accuracy=[80.0] * 4) for r in range(1, 13)]
-    found = figures_of(rounds, diverged=True)
+    rounds = [record(r, 80.0, 50.0) for r in range(1, 13)]
+    found = figures_of(rounds, 25.0)
     assert (found.last, found.last_ten, found.best, found.chosen) == (25.0, 25.0, 80.0, 80.0)
+    found = figures_of([], 25.0)
+    assert (found.last, found.last_ten, found.best, found.chosen, found.steps) == (25.0, 25.0, 25.0, None, 0)
+
+
+def test_a_method_that_diverges_at_once_is_ranked_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "diverging.py").write_text(
+        "from fednoil.learners.erm import Erm\n"
+        "class Bad(Erm):\n    def step(self, *given):\n        return super().step(*given) * float('nan')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    _, out, err = fednoil("bench", *ONE, "--add", "diverging:Bad", "--jobs", "1")
+    assert "| diverging:Bad | 2.00 |" in out, err
+    assert (tmp_path / "runs/bench/runs.html").is_file()
 
 
 def test_equal_values_share_their_ranks() -> None:

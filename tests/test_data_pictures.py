@@ -200,6 +200,16 @@ def test_nothing_can_be_read_at_all(tmp_path: Path) -> None:
         own(f"folder:{tmp_path / 'd'}", bad="skip")
 
 
+def test_no_test_image_can_be_read(tmp_path: Path) -> None:
+    two_classes(tmp_path / "d/train")
+    (tmp_path / "d/test/a").mkdir(parents=True)
+    (tmp_path / "d/test/a/1.png").write_bytes(b"x")
+    with pytest.raises(
+        UserError, match=r"no test image can be read; the first, test/a/1.png, can't be .* remove them all"
+    ):
+        own(f"folder:{tmp_path / 'd'}", bad="skip")
+
+
 # --- test images
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import fednoil, refused
 from made_runs import made_run, results_of
+from studies import EXPERIMENTS
 
 from fednoil.report import watching
 from fednoil.report.html import render
@@ -122,6 +124,22 @@ def test_a_report_follows_a_run_to_its_end(tmp_path: Path) -> None:
     last = page.read_text()
     assert "<body data-watched>" not in last
     assert "ends with 57.00 %" in last
+
+
+def test_runs_that_add_nothing_do_not_keep_a_report_waiting(tmp_path: Path) -> None:
+    """The same run twice, one that diverged in its first round, one that can't be read, and a record of runs."""
+    runs, page = tmp_path / "runs", tmp_path / "report.html"
+    for name in ("a", "again"):
+        made_run(runs / name, "fedavg", [60], changes=OWN)
+    for name, about in (("diverged", '{"diverged": {"after_round": 0}}'), ("damaged", "{")):
+        made_run(runs / name, "fedprox", [60], changes=OWN, finished=False)
+        (runs / name / "rounds.jsonl").write_text("")
+        (runs / name / "environment.json").write_text(about)
+    watching.follow(
+        [runs, EXPERIMENTS / "paper/results.parquet"], page, "Followed", STUDY, lambda: pytest.fail("it waits")
+    )
+    assert "<body data-watched>" not in page.read_text()
+    watching.follow([EXPERIMENTS / "paper/results.parquet"], page, "A record", STUDY, lambda: pytest.fail("it waits"))
 
 
 def test_the_command_watches(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import json
@@ -311,6 +312,20 @@ def test_what_a_users_own_code_prints_fails_no_cell(tmp_path: Path, monkeypatch:
     view = SimpleNamespace(started=lambda _: None, round=lambda _, record: seen.append(record), ended=lambda _: None)
     (outcome,) = run_in_processes([cell], tmp_path, None, view, jobs=1)
     assert (outcome.status, seen) == ("done", [record])
+
+
+def test_a_process_that_cannot_start_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = make_plan("clean", PlanOptions("small", methods=["fedavg"], seeds=[0, 1]))
+
+    def start(pool: object, cell: Cell) -> subprocess.Popen[str]:
+        if cell is first:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr("fednoil.batch.workers._Processes._start", start)
+    view = SimpleNamespace(started=lambda _: None, ended=lambda _: None)
+    outcomes = run_in_processes([first, second], tmp_path, None, view, jobs=2)
+    assert [(one.status, "No space left" in one.reason) for one in outcomes] == [("failed", True), ("done", False)]
 
 
 @pytest.mark.slow

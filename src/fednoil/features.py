@@ -18,7 +18,7 @@ from fednoil import models
 from fednoil.data import AXIS, Dataset, load
 from fednoil.errors import UserError
 from fednoil.experiment import resident
-from fednoil.files import naming
+from fednoil.files import naming, write_bytes
 from fednoil.learners.base import chunks
 from fednoil.models.backbone import WORD, Backbone, BackboneConfig, own_size
 from fednoil.models.base import fitting
@@ -50,6 +50,8 @@ def write_features(
         raise UserError(f"--model {model} must be {WORD}:NAME, a network of the timm library")
     if out.exists():
         raise UserError(f"--out {out} already exists; choose another, nothing is overwritten")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out} is in {out.parent}, which is not a folder; create it first")
     config = AXIS.config(data)
     wanted: dict[str, object] = {}
     if "size" in config.model_fields:
@@ -71,8 +73,10 @@ def write_features(
             if progress:
                 progress(done, total)
     values = torch.cat(found).float().numpy()
+    buffer = pa.BufferOutputStream()
+    pq.write_table(_table(dataset, values), buffer)
     with naming(out):
-        pq.write_table(_table(dataset, values), out)
+        write_bytes(out, memoryview(buffer.getvalue()))
     return values.shape
 
 

@@ -122,6 +122,11 @@ def label_counts(path: str | Path) -> tuple[list[int], list[float] | None]:
     return samples.tolist(), (100.0 * wrong / samples).tolist()
 
 
+def class_count(path: str | Path) -> int:
+    """The number of classes of the data; needs no dataset."""
+    return int((_read_table(Path(path)).schema.metadata or {})[b"num_classes"])
+
+
 def _rows(parts: Parts, labels: Labels, truth: Truth) -> _Rows:
     """The three values as sorted columns."""
     if not parts or not all(len(part) for part in parts):

@@ -205,10 +205,7 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
     lines = [first, *setting.dataset.about.notices, *doubtful(setting.dataset.class_names, setting.names)]
     if left_out := config.data.left_out:
         lines.append(f"fold {left_out[0] + 1} of {left_out[1]} of each client's samples is left out (data.validation)")
-    if not done:
-        return lines
-    whole = len(done) == config.train.rounds
-    return [*lines, "all rounds are done already" if whole else f"continuing after round {len(done)}"]
+    return [*lines, f"{len(done)} of {counted(config.train.rounds, 'round')} done already"] if done else lines
 
 
 def alarms(record: RoundRecord) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,7 +222,7 @@ def _labels(values: Any, what: str) -> _Labels:
         missing = [place for place, value in enumerate(array) if value is None or value != value]
         if missing:
             raise UserError(f"{what}: label {missing[0]} (counted from 0) is missing; leave such samples out")
-        if array.dtype.kind == "f" and bool((array == np.round(array)).all()):
+        if array.dtype.kind == "f" and bool((np.isfinite(array) & (array == np.round(array))).all()):
             array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iubU":
         kind = f"{array.dtype} of the shape {list(array.shape)}"
@@ -234,9 +234,9 @@ def _true_labels(true: Any, clients: Mapping[Any, _Samples], pooled: bool) -> li
     """The true labels of each client, as many as it has samples."""
     if true is None:
         return []
-    named = isinstance(true, Mapping)
-    found = {0: true} if pooled else dict(true) if named else dict(zip(clients, true, strict=False))
-    if found.keys() != clients.keys() or (not pooled and len(true) != len(clients)):
+    parts = list(true) if isinstance(true, Iterable) and not pooled else [true]
+    found = true if isinstance(true, Mapping) and not pooled else dict(zip(clients, parts, strict=False))
+    if found.keys() != clients.keys() or len(parts) != len(clients):
         raise UserError(f"true_labels must have the form of data: labels for each of its {len(clients)} clients")
     read = [_labels(found[name], "true_labels" if pooled else f"true_labels[{name!r}]") for name in clients]
     for labels, part in zip(read, clients.values(), strict=True):

@@ -120,9 +120,14 @@ class _Processes:
         with self._lock:
             if self._stopped:
                 return outcome_of(cell, "stopped", began)
-            process = self._start(cell)
-            self._running.add(process)
+            try:
+                process, failure = self._start(cell), ""
+                self._running.add(process)
+            except OSError as error:  # a full disk, for instance, which must not end the others
+                process, failure = None, f"{type(error).__name__}: {error}"
         self.view.started(cell)
+        if process is None:
+            return self._ended(cell, failure, began)
         errors: list[str] = []
         with process:
             reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
@@ -135,7 +140,10 @@ class _Processes:
         with self._lock:
             self._running.discard(process)
         self._plan(cell).unlink(missing_ok=True)
-        outcome = outcome_of(cell, _reason(status, errors), began)
+        return self._ended(cell, _reason(status, errors), began)
+
+    def _ended(self, cell: Cell, reason: str, began: float) -> Outcome:
+        outcome = outcome_of(cell, reason, began)
         if not self._stopped:  # what was asked to stop has not failed
             self.view.ended(outcome)
         return outcome

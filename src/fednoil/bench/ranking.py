@@ -40,20 +40,20 @@ class RunFigures:
     seconds: float
 
 
-def figures_of(records: Sequence[RoundRecord], *, diverged: bool = False) -> RunFigures:
-    """The outcome of a run's rounds, all of which were tested. One that diverged has no model: it ends with the
-    accuracy of guesses, whatever it was before."""
+def figures_of(records: Sequence[RoundRecord], guesses: float | None = None) -> RunFigures:
+    """The outcome of a run's rounds, all of which were tested. One that diverged, maybe in its first round, has no
+    model: it ends with the accuracy of `guesses`, whatever it was before."""
     accuracy = [float(r.test_accuracy) for r in records if r.test_accuracy is not None]
     held = [(r.val_accuracy, -place) for place, r in enumerate(records) if r.val_accuracy is not None]
     chosen = None if not held else records[-max(held)[1]].test_accuracy
-    if diverged:
-        accuracy += [100 / len(records[0].class_accuracy or [1])] * 10
+    if guesses is not None:
+        accuracy += [guesses] * 10
     return RunFigures(
         accuracy[-1],
         float(np.mean(accuracy[-10:])),
         max(accuracy),
         chosen,
-        records[-1].train_batches,
+        records[-1].train_batches if records else 0,
         sum(r.bytes_down + r.bytes_up for r in records),
         sum(r.wall_s for r in records),
     )
@@ -71,7 +71,8 @@ def mean_curves(records: Mapping[tuple[str, str, int], Sequence[RoundRecord]]) -
     """The mean over seeds of `curve_of`, by method and setting, from the rounds of runs by method, setting and seed."""
     found: dict[tuple[str, str], list[list[float]]] = {}
     for (method, setting, _), rounds in records.items():
-        found.setdefault((method, setting), []).append(curve_of(rounds))
+        if rounds:
+            found.setdefault((method, setting), []).append(curve_of(rounds))
     return {key: np.mean(curves, axis=0).tolist() for key, curves in found.items()}
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from fednoil.bench.plan import BenchCell, Grid, cells_of, is_added
 from fednoil.bench.ranking import RunFigures, figures_of, knows_noise
 from fednoil.errors import UserError
+from fednoil.manifest import class_count
 from fednoil.records.files import read_json, write_text
 from fednoil.records.folder import RunFolder
 from fednoil.seeds import Seed
@@ -42,7 +43,8 @@ def key_of(row: Row) -> Key:
 def row_of(cell: BenchCell, path: Path, commit: str = "") -> Row:
     """What the record says of a finished run; `commit` is that of one which doesn't know it."""
     run, environment = RunFolder(path), read_json(path / "environment.json")
-    figures = asdict(figures_of(run.records(), diverged=run.diverged()))
+    guesses = 100 / class_count(path / "noise.parquet") if run.diverged() else None
+    figures = asdict(figures_of(run.records(), guesses))
     found: dict[str, Any] = {"setting": cell.setting, "method": cell.method, "seed": cell.config.run.seed}
     found |= {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
     found["seconds"] = round(found["seconds"], 1)

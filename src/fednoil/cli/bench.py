@@ -141,16 +141,17 @@ def _finish(cells: list[BenchCell], others: dict[Key, Row], changed: str, out: P
     rounds, seeds = {cell.config.train.rounds for cell in cells}, {seed for *_, seed in runs}
     budgets = uneven({key: found for key, found in records.items() if key not in failed})
     said, report = budgets + pages.note(len(seeds), len(settings), rounds) + changed, out / "runs.html"
-    if done:
-        write_reports(load_results(list(done.values())), report, None, None, "All runs of the ranking")
+    begun = [folder for cell, folder in done.items() if records[cell.key]]
+    if begun:
+        write_reports(load_results(begun), report, None, None, "All runs of the ranking")
     write_record(out / FILE, lines.values())
     texts = {
         "ranking.md": pages.markdown(rows, settings, said),
         "ranking.tex": pages.latex(rows, settings, said),
-        "ranking.html": pages.html(rows, settings, said, report.name if done else "", mean_curves(records)),
+        "ranking.html": pages.html(rows, settings, said, report.name if begun else "", mean_curves(records)),
     }
     for name, text in texts.items():
         write_text(out / name, text)
     if not quiet:
         print(texts["ranking.md"])
-    return [*(out / name for name in (*texts, FILE)), *([report] if done else [])]
+    return [*(out / name for name in (*texts, FILE)), *([report] if begun else [])]

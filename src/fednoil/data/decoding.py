@@ -61,8 +61,7 @@ def decode_listing(
         before += len(part.items)
     if not wanted.skip and (any(lost) or any(part.skipped for part in parts)):
         raise _bad_files(wanted, parts, lost)
-    kept = [np.array([row for row in range(len(p.items)) if row not in f]) for p, f in zip(parts, lost, strict=True)]
-    _check_left(listing.where, listing.train, kept[0], lost[0])
+    kept = _readable(listing.where, parts, lost)
     notices = [*_scaled(measures, shape, wanted), *(notice for part in parts for notice in part.notices)]
     splits = [(_compact(images, rows), labels[rows]) for (images, labels), rows in zip(splits, kept, strict=True)]
     skipped = _skipped(parts, lost)
@@ -189,11 +188,26 @@ def _decoded(
     return images, decode(pictures, images, progress) | failed
 
 
+def _readable(where: str, parts: Sequence[Raw], lost: Sequence[dict[int, str]]) -> list[np.ndarray]:
+    """The rows of each part that could be read; refuses to lose a class, a site or all test images."""
+    kept = [
+        np.array([row for row in range(len(part.items)) if row not in failed], np.int64)
+        for part, failed in zip(parts, lost, strict=True)
+    ]
+    _check_left(where, parts[0], kept[0], lost[0])
+    if len(parts) > 1 and lost[1] and not len(kept[1]):
+        row, why = min(lost[1].items())
+        first = f"the first, {_called(parts[1], row)}, {why}"
+        raise UserError(f"{where}: no test image can be read; {first}; replace them, or remove them all")
+    return kept
+
+
 def _check_left(where: str, train: Raw, kept: np.ndarray, lost: dict[int, str]) -> None:
     """Refuse to lose a whole class or a whole site with the files that can't be read."""
     if not lost:
         return
-    left = set(train.labels[kept].tolist()) if len(kept) else set()
+    left = set(train.labels[kept].tolist())
+    sites = {train.sites[row] for row in kept} if train.sites else set()
     for row, why in sorted(lost.items()):
         label = int(train.labels[row])
         if label not in left:
@@ -202,7 +216,7 @@ def _check_left(where: str, train: Raw, kept: np.ndarray, lost: dict[int, str]) 
                 f"{where}: class '{name}' has no readable image; the first of it, {_called(train, row)}, {why}; "
                 "replace the files, or remove the class"
             )
-        if train.sites is not None and train.sites[row] not in {train.sites[k] for k in kept}:
+        if train.sites is not None and train.sites[row] not in sites:
             raise UserError(f"{where}: site '{train.sites[row]}' has no readable image; {_called(train, row)} {why}")
 
 

@@ -102,7 +102,7 @@ class LogLines(runner.Silent):
         config, setting = experiment.config, experiment.setting
         log.info("%s × %s: %d clients", config.server.name, config.learner.name, setting.num_clients)
         if done:
-            log.info("continuing after round %d", len(done))
+            log.info("%d of %d rounds done already", len(done), config.train.rounds)
 
     def round(self, record: RoundRecord) -> None:
         accuracy, trained, nodes = record.test_accuracy, record.trained or (), record.nodes or ()

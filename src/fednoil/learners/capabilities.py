@@ -149,6 +149,7 @@ class Reviews(Protocol):
 CAPABILITIES: tuple[type, ...] = (
     Looks,
     Surveys,
+    AsksTogether,
     Adapts,
     PlansTogether,
     EvensBatches,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fednoil.errors import UserError
 from fednoil.records.files import write_text
+from fednoil.records.folder import RunFolder
 from fednoil.report.hook import Study
 from fednoil.report.html import render
 from fednoil.report.results import load_results
@@ -25,19 +26,19 @@ def follow(
 ) -> None:
     """Write the page whenever a run has progressed, until all have ended or failed; waits for runs without a round."""
     before: object = None
+    records = all(path.is_file() for path in paths)  # which don't grow
     while True:
         now = _reached(paths)
-        if now and now != before:
+        over = bool(now or records) and all(ended for *_, ended in now)
+        if now != before:
             before = now
             try:
-                results = load_results(paths, study)
+                write_text(page, render(load_results(paths, study), title, watched=not over))
             except UserError:  # no run has a round yet
-                wait()
-                continue
-            over = all(run.finished or run.diverged for run in results.runs) and len(results.runs) == len(now)
-            write_text(page, render(results, title, watched=not over))
-            if over:
-                return
+                if over:
+                    raise
+        if over:
+            return
         wait()
 
 
@@ -50,6 +51,12 @@ def _reached(paths: Sequence[Path]) -> list[tuple[str, int, bool]]:
     found = []
     for folder in folders:
         file = folder / "rounds.jsonl"
-        ended = (folder / "summary.json").is_file()
-        found.append((str(folder), file.stat().st_size if file.is_file() else 0, ended))
+        found.append((str(folder), file.stat().st_size if file.is_file() else 0, _ended(folder)))
     return found
+
+
+def _ended(folder: Path) -> bool:
+    try:
+        return (folder / "summary.json").is_file() or RunFolder(folder).diverged()
+    except UserError:  # it can't be read, and the report says so
+        return True
