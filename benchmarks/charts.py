@@ -30,7 +30,7 @@ def number(value: float) -> str:
 
 def many_clients_table(found: dict[str, Results]) -> str:
     """Rounds of few clients among many, against one among 100; files have the same size on every device."""
-    known = [found[name] for name in ("many-clients-cpu", "many-clients-h200") if name in found]
+    known = [found[name] for name in ("many-clients-cpu", "many-clients-h200")]
     devices = ", ".join(results["device"].replace(", ", " with ") for results in known)
     lines = [
         f"{devices}:\n",
@@ -44,10 +44,8 @@ def many_clients_table(found: dict[str, Results]) -> str:
     return "\n".join(lines)
 
 
-def peers_table(results: Results | None) -> str:
+def peers_table(results: Results) -> str:
     """Ratios to the plain loop with as many threads."""
-    if results is None:
-        return "Not measured: `peers.json` is not among the results."
     lines = [
         "| engine | threads | own seconds: best, median | wall clock: best, median | accuracy, % |",
         "|---|---|---|---|---|",
@@ -117,10 +115,8 @@ STYLES = {
 }
 
 
-def steps_table(results: Results | None) -> str:
+def steps_table(results: Results) -> str:
     """Milliseconds of a client's step by style and model, and how many times as fast six at once are."""
-    if results is None:
-        return "Not measured: `gpu-steps-h200.json` is not among the results."
     models = {"cnn": "CNN", "resnet18": "ResNet18"}
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for row in results["rows"]:
@@ -150,20 +146,14 @@ def checkpoints_table(found: dict[str, Results]) -> str:
     """The share of a run on each device that was measured."""
     lines = ["| device | run | a checkpoint every | share of the run |", "|---|---|---|---|"]
     for name in ("checkpoints-cpu", "checkpoints-cuda"):
-        if name not in found:
-            device = name.rpartition("-")[2]
-            lines.append(f"| {device} | not measured: `{name}.json` is not among the results | | |")
-            continue
         for row in found[name]["rows"]:
             share = f"{row['share_percent']:.4f} %"
             lines.append(f"| {found[name]['device']} | {row['what']} | {row['every']} rounds | {share} |")
     return "\n".join(lines)
 
 
-def end_to_end_table(results: Results | None) -> str:
+def end_to_end_table(results: Results) -> str:
     """Whole commands by the newest version that was timed."""
-    if results is None:
-        return "Not measured: `end-to-end-h200.json` is not among the results."
     lines = ["| preset | rounds | compiled kernels | rounds, s | whole command, s |", "|---|---|---|---|---|"]
     groups: dict[tuple[str, int, str], list[Results]] = {}
     for row in (row for row in results["runs"] if "/non-iid/" not in row["command"]):
@@ -186,10 +176,8 @@ CASES = {
 }
 
 
-def kernels_table(results: Results | None) -> str:
+def kernels_table(results: Results) -> str:
     """Milliseconds of a turn without each kernel, and how many times as long that is as with all, the largest first."""
-    if results is None:
-        return "Not measured: `kernels-h200.json` is not among the results."
     times, cases = results["ms"], [case for case in CASES if case in results["ms"]]
     gains = {
         name: {case: times[case][name] / times[case]["all"] for case in cases if name in times[case]}
@@ -226,10 +214,8 @@ def goals_table(found: dict[str, Results]) -> str:
     return "\n".join([*lines, "", f"Of the five seeds' time {shares}."])
 
 
-def nodes_table(results: Results | None) -> str:
+def nodes_table(results: Results) -> str:
     """Rounds over real nodes of one machine."""
-    if results is None:
-        return "Not measured: `nodes.json` is not among the results."
     lines = [
         f"Medians of {results['rounds']} rounds on {results['cores']} cores.",
         "",
@@ -242,16 +228,16 @@ def nodes_table(results: Results | None) -> str:
 
 def tables(found: dict[str, Results]) -> dict[str, str]:
     """The text between `<!-- NAME -->` and `<!-- end -->` in README.md."""
-    on_a_gpu = {"peers gpu": peers_gpu_table(found["peers-gpu"])} if "peers-gpu" in found else {}
-    return on_a_gpu | {
-        "peers": peers_table(found.get("peers")),
+    return {
+        "peers gpu": peers_gpu_table(found["peers-gpu"]),
+        "peers": peers_table(found["peers"]),
         "many clients": many_clients_table(found),
         "checkpoints": checkpoints_table(found),
-        "nodes": nodes_table(found.get("nodes")),
-        "end to end": end_to_end_table(found.get("end-to-end-h200")),
-        "steps": steps_table(found.get("gpu-steps-h200")),
-        "kernels": kernels_table(found.get("kernels-h200")),
-        "goals": goals_table(found) if "many-runs-h200" in found else "",
+        "nodes": nodes_table(found["nodes"]),
+        "end to end": end_to_end_table(found["end-to-end-h200"]),
+        "steps": steps_table(found["gpu-steps-h200"]),
+        "kernels": kernels_table(found["kernels-h200"]),
+        "goals": goals_table(found),
     }
 
 

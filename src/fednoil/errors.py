@@ -69,3 +69,10 @@ def nearest(word: str, choices: "list[str] | tuple[str, ...]") -> str:
     lowered = {choice.lower(): choice for choice in choices}
     found = get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.6)
     return f"; did you mean '{lowered[found[0]]}'?" if found else ""
+
+
+def check_known(option: str, given: Sequence[str], known: list[str]) -> None:
+    """Refuse values of an option that are not among those known."""
+    for name in given:
+        if name not in known:
+            raise UserError(f"{option} {name}: choose {', '.join(known)}{nearest(name, known)}")

@@ -189,6 +189,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float | None:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0 [n], ties by their mean."""
     _, which, equal = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(equal) - equal + (equal - 1) / 2)[which]
 
@@ -256,7 +257,7 @@ def detection(p_wrong: np.ndarray, flagged: np.ndarray, wrong: np.ndarray) -> di
     found: dict[str, float] = {}
     count = int(wrong.sum())
     if 0 < count < len(wrong):
-        ranks = _mean_ranks(p_wrong)
+        ranks = _ranks(p_wrong) + 1
         found["auroc"] = float((ranks[wrong].sum() - count * (count + 1) / 2) / (count * (len(wrong) - count)))
     if count:
         order = np.argsort(-p_wrong, kind="stable")
@@ -266,10 +267,3 @@ def detection(p_wrong: np.ndarray, flagged: np.ndarray, wrong: np.ndarray) -> di
     if count or flagged.any():
         found["f1"] = float(2 * (flagged & wrong).sum() / (flagged.sum() + count))
     return found
-
-
-def _mean_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1 [n], ties by their mean; in n log n, unlike `_ranks`."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[place]

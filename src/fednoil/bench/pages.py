@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fednoil import __version__, pages
 from fednoil.bench.ranking import RANKED_BY, READINGS, RankedMethod, Spread
+from fednoil.report.latex import escaped
 
 
 @dataclass(frozen=True)
@@ -114,15 +115,15 @@ def text_of(table: RankingTable) -> str:
 def latex(rows: Sequence[RankedMethod], settings: Sequence[str], said: str) -> str:
     parts = ["% needs \\usepackage{booktabs} and \\usepackage{graphicx}"]
     for table in tables(rows, settings):
-        body = [f"{' & '.join(_escape(cell.text) for cell in row)} \\\\" for row in table.rows]
+        body = [f"{' & '.join(escaped(cell.text) for cell in row)} \\\\" for row in table.rows]
         lines = [
             "\\begin{table*}",
             "\\centering",
-            f"\\caption{{{_escape(table.title)}. {_escape(said)}}}\\par\\smallskip",
+            f"\\caption{{{escaped(table.title)}. {escaped(said)}}}\\par\\smallskip",
             "\\resizebox{\\linewidth}{!}{%",
             f"\\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}",
             "\\toprule",
-            f"{' & '.join(map(_escape, table.head))} \\\\",
+            f"{' & '.join(map(escaped, table.head))} \\\\",
             "\\midrule",
             *body,
             "\\bottomrule",
@@ -131,12 +132,6 @@ def latex(rows: Sequence[RankedMethod], settings: Sequence[str], said: str) -> s
         ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
-
-
-def _escape(text: str) -> str:
-    for mark in "&%#_{}$":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("±", "$\\pm$").replace("–", "--")
 
 
 Curves = Mapping[tuple[str, str], Sequence[float]]  # accuracy over a run, mean over seeds, by method and setting

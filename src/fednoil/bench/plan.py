@@ -18,7 +18,7 @@ from fednoil.batch.cell import Cell
 from fednoil.bench.settings import BENCH_SCALES, DEFAULT_METHODS, settings_of
 from fednoil.config import load_config, merge, read_toml
 from fednoil.config.protocols import PROTOCOL_METHODS, Protocol
-from fednoil.errors import UserError, nearest
+from fednoil.errors import UserError, check_known
 from fednoil.records.environment import changed_code
 from fednoil.records.files import read_json, write_json
 from fednoil.records.folder import RunFolder
@@ -112,8 +112,8 @@ def cells_of(grid: Grid) -> list[BenchCell]:
         raise UserError(f"--scale {grid.scale}: choose {' or '.join(BENCH_SCALES)}")
     protocols = settings_of(grid.scale)
     settings = list(dict.fromkeys(grid.settings)) or list(protocols)
-    _check("--setting", settings, list(protocols))
-    _check("--method", [name for name in grid.methods if not is_added(name)], list(PROTOCOL_METHODS))
+    check_known("--setting", settings, list(protocols))
+    check_known("--method", [name for name in grid.methods if not is_added(name)], list(PROTOCOL_METHODS))
     found, titles = [], {}
     for seed in grid.seeds:
         for setting in settings:
@@ -163,9 +163,3 @@ def finished(out: Path) -> dict[str, Path]:
                 if changed_code(config.parent, made) is None:
                     found[made.hash()] = config.parent
     return found
-
-
-def _check(option: str, given: Sequence[str], known: list[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise UserError(f"{option} {name}: choose {', '.join(known)}{nearest(name, known)}")

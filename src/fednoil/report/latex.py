@@ -44,7 +44,7 @@ def _table(sheet: Sheet, columns: list[int]) -> str:
     lines = [
         f"\\begin{{{table}}}",
         "\\centering",
-        f"\\caption{{{_escape(', '.join([sheet.caption, *common]))}. {_seeds(rows)}}}\\par\\smallskip",
+        f"\\caption{{{escaped(', '.join([sheet.caption, *common]))}. {_seeds(rows)}}}\\par\\smallskip",
         _FIT,
         f"\\begin{{tabular}}{{l{'c' * len(columns)}}}",
         "\\toprule",
@@ -53,7 +53,7 @@ def _table(sheet: Sheet, columns: list[int]) -> str:
         "\n\\addlinespace\n".join("\n".join(_lines(method, entries)) for method, entries in rows),
         "\\bottomrule",
         "\\end{tabular}}",
-        f"\\begin{{minipage}}{{\\linewidth}}\\smallskip\\footnotesize {_escape(sheet.note)}\\end{{minipage}}",
+        f"\\begin{{minipage}}{{\\linewidth}}\\smallskip\\footnotesize {escaped(sheet.note)}\\end{{minipage}}",
         f"\\end{{{table}}}",
     ]
     return "\n".join(lines)
@@ -66,20 +66,20 @@ def _heads(levels: list[list[str]]) -> list[str]:
         cells, rules, at = [""], [], 2
         for key, same in groupby(zip(*levels[:depth], strict=True)):
             width = len(list(same))
-            cells.append(f"\\multicolumn{{{width}}}{{c}}{{{_escape(key[-1])}}}")
+            cells.append(f"\\multicolumn{{{width}}}{{c}}{{{escaped(key[-1])}}}")
             rules.append(f"\\cmidrule(lr){{{at}-{at + width - 1}}}")
             at += width
         lines += [_row(cells), "".join(rules)]
-    return [*lines, _row(["Method", *map(_escape, levels[-1])])]
+    return [*lines, _row(["Method", *map(escaped, levels[-1])])]
 
 
 def _lines(method: str, entries: list[Entry | None]) -> list[str]:
     """Our value, with remarks and the paper's value in small type."""
-    lines = [_row([_escape(method), *map(_ours, entries)])]
+    lines = [_row([escaped(method), *map(_ours, entries)])]
     said = [_parts(entry) for entry in entries]
     for texts in zip(*said, strict=True):
         if any(texts):
-            lines.append(_row(["", *(f"{{\\small {_escape(text)}}}" if text else "" for text in texts)]))
+            lines.append(_row(["", *(f"{{\\small {escaped(text)}}}" if text else "" for text in texts)]))
     return lines
 
 
@@ -93,7 +93,7 @@ def _parts(entry: Entry | None) -> tuple[str, str]:
 def _ours(entry: Entry | None) -> str:
     if entry is None:
         return "--"
-    return f"\\textbf{{{_escape(str(entry.ours))}}}" if entry.best else _escape(str(entry.ours))
+    return f"\\textbf{{{escaped(str(entry.ours))}}}" if entry.best else escaped(str(entry.ours))
 
 
 def _row(cells: list[str]) -> str:
@@ -113,11 +113,12 @@ _SPECIAL = {
     "^": "\\textasciicircum{}",
     "†": "$\\dagger$",
     "±": "$\\pm$",
+    "–": "--",
     "*": "$^\\ast$",
     **{character: f"${character}$" for character in "<>|"},
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     return "".join(_SPECIAL.get(character, character) for character in text)

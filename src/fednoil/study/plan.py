@@ -15,7 +15,7 @@ from typing import Any
 from fednoil.batch.cell import Cell
 from fednoil.config import Config, load_config, merge
 from fednoil.config.source import as_set, origin_of
-from fednoil.errors import UserError, nearest
+from fednoil.errors import UserError, check_known, nearest
 from fednoil.report.places import Place, own_place
 from fednoil.study.figures import FIGURES
 from fednoil.study.goals import TABLES, Goal
@@ -75,7 +75,7 @@ def make_plan(goal: str, wanted: PlanOptions) -> list[PlacedCell]:
         raise UserError(f"--scale {wanted.scale}: choose {' or '.join(PAPER_SCALES)}")
     wanted = replace(wanted, methods=[METHOD_NAMES.get(m, m) for m in wanted.methods])
     for option, (given, known) in _filters(wanted).items():
-        _check(option, given, known)
+        check_known(option, given, known)
     if wanted.scale == "small" and wanted.datasets:
         raise UserError("--dataset: the small scale has only the embedded Fashion-MNIST images; leave it out")
     cells = _cells(goal, wanted)
@@ -149,9 +149,3 @@ def _grid(
 def _chosen(given: Sequence[str], own: Sequence[str], only_own: bool) -> list[str]:
     """What the user named; for `all`, only what belongs to this goal."""
     return [g for g in given if g in own or not only_own] if given else list(own)
-
-
-def _check(option: str, given: Sequence[str], known: list[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise UserError(f"{option} {name}: choose {', '.join(known)}{nearest(name, known)}")

@@ -16,6 +16,7 @@ from fednoil.tensors import Tensors
 from fednoil.testing.contract import check_aggregation, check_steps
 from fednoil.testing.executors import check_side_by_side
 from fednoil.testing.federation import Circumstances, NotConforming, Trace, play, tiny_config, tiny_setting
+from fednoil.testing.setting import path_of
 
 # Keys with which three rounds show what a method does: clusters that split, the time after a warm-up or visits. Of
 # FedCorr they show the first stage.
@@ -67,13 +68,13 @@ def cases() -> list[tuple[dict[str, Any], dict[str, Any]]]:
 def check_learner(learner: str | type, *, servers: Iterable[str] = tuple(SERVERS), **keys: Any) -> None:
     """Check a learner, `my_module:MyLearner` or the class itself, with each of the servers; `keys` are its own."""
     for server in servers:
-        check_method({"name": server, **SERVER_KEYS.get(server, {})}, {"name": _path(learner), **keys})
+        check_method({"name": server, **SERVER_KEYS.get(server, {})}, {"name": path_of(learner), **keys})
 
 
 def check_server(server: str | type, *, learners: Iterable[str] = tuple(LEARNERS), **keys: Any) -> None:
     """Check a server, `my_module:MyServer` or the class itself, with each of the learners; `keys` are its own."""
     for learner in learners:
-        check_method({"name": _path(server), **keys}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
+        check_method({"name": path_of(server), **keys}, {"name": learner, **LEARNER_KEYS.get(learner, {})})
 
 
 def check_method(
@@ -97,10 +98,6 @@ def check_on(device: torch.device, server: dict[str, Any], learner: dict[str, An
     prevents running them side by side, if anything."""
     config = tiny_config(server, learner)
     return check_side_by_side(config, play(config, Circumstances()), device)
-
-
-def _path(method: str | type) -> str:
-    return method if isinstance(method, str) else f"{method.__module__}:{method.__qualname__}"
 
 
 def _check(config: Config) -> None:
