@@ -104,6 +104,8 @@ def test_a_folder_says_what_the_run_was_made_from(toml: Path) -> None:
     with pytest.raises(package.Interrupted):
         package.run(package.Config(**sections), set={"train.lr": 0.1}, out="made", progress=Stop(3))
     package.run(out="made", resume=True, set={"run.checkpoint_every": 3})
+    with pytest.raises(package.UserError, match="made2 is not a run folder; name a preset or file to start one"):
+        package.run(out="made2", resume=True)
     noted = json.loads(Path("made/environment.json").read_text())
     assert noted["origin"] == {"set": ["train.lr=0.1"]}
     assert noted["resumed"][0]["set"] == ["run.checkpoint_every=3"]

@@ -6,16 +6,19 @@ import json
 import os
 import pickle
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import fednoil, tiny_arrays
 from test_cli import _own_folder, refused, sets, tree  # noqa: F401
 
 from fednoil import rounds
 from fednoil.errors import Diverged
+from fednoil.servers.base import Server, Update
 
 
 def test_data_or_a_run_in_a_presets_place_are_answered_with_the_command_to_use() -> None:
@@ -294,6 +297,18 @@ def test_divergence_is_reported_and_what_was_recorded_stays(tiny_npz: Path) -> N
     assert not Path("r/.lock").exists()
     noted = json.loads(Path("r/environment.json").read_text())["diverged"]
     assert (noted["after_round"], f"fednoil: {noted['reason']}\n") == (0, err)
+
+
+def _no_numbers(_: Server, updates: Sequence[Update]) -> dict[str, torch.Tensor]:
+    return {name: tensor * float("nan") for name, tensor in updates[0].tensors.items()}
+
+
+def test_a_model_that_is_no_number_has_diverged(tiny_npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients' losses were still finite."""
+    monkeypatch.setattr(Server, "combine", _no_numbers)
+    status, _, err = fednoil("run", *sets(data__name=f"npz:{tiny_npz}"), "--quiet", "--out", "r")
+    assert (status, err.startswith("fednoil: training diverged: the test loss is nan in round 1")) == (2, True), err
+    assert refused("compare", "r") == "fednoil: r diverged in its first round; leave it out\n"
 
 
 def test_divergence_after_a_round_says_that_its_checkpoint_is_kept(

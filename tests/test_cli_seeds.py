@@ -14,6 +14,7 @@ import pytest
 from conftest import tiny_arrays
 from test_cli import fednoil, sets
 
+from fednoil import compare
 from fednoil.cli.stopping import Stopped
 from fednoil.experiment import Experiment
 from fednoil.records import store
@@ -57,6 +58,10 @@ def test_a_folder_of_seeds_is_compared_as_one(tiny_npz: Path) -> None:
     shown = fednoil("compare", "all", "one")[1]
     assert f"{np.mean(finals):.2f} ± {np.std(finals, ddof=1):.2f}" in shown
     assert "batches" in shown
+    table = compare("all", "one").table
+    assert table["seed"] == ["0, 1", "0"]
+    assert table["final_accuracy"] == [both["final_accuracy"], one["final_accuracy"]]
+    assert table["final_accuracy_std"] == [both["final_accuracy_std"], None]
     Path("all/seed-1").rename("all/gone")
     fednoil("run", *options, "--set", "train.lr=0.2", "--seed", 1, "--out", "all/seed-1", "-q")
     assert "all holds runs that differ in train.lr; give them one by one" in fednoil("compare", "all")[2]

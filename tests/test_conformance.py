@@ -361,13 +361,20 @@ class Explodes(Server):
         return ServerState(tensors, {"last": float("nan")} if round_idx == 3 else {})
 
 
+class Partial(Server):
+    def aggregate(self, state: ServerState, round_idx: int, updates: Any) -> ServerState:
+        tensors = super().aggregate(state, round_idx, updates).tensors
+        return ServerState(dict(list(tensors.items())[1:]))
+
+
 @pytest.mark.parametrize(
     ("server", "said"),
     [
         (InPlace, "aggregate changes its state or the updates in place"),
         (Counting, "resumed from a checkpoint ends differently.*ServerState"),
-        (Sets, "a checkpoint can't hold the server's values"),
-        (Explodes, "two runs with the same seed differ"),
+        (Sets, "left `values` that JSON can't hold"),
+        (Explodes, "left `values` that JSON can't hold"),
+        (Partial, r"must leave 'model/.*' as a tensor of shape \[.*\], not a NoneType"),
     ],
 )
 def test_a_misbehaving_server_is_refused_with_a_reason(server: type, said: str) -> None:

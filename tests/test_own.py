@@ -84,8 +84,10 @@ import torch
 from fednoil.learners.base import Learner
 from fednoil.learners.erm import Erm
 from fednoil.data import Source
+from fednoil.partition.iid import Iid
 from fednoil.sampling.uniform import Uniform
-from fednoil.servers.base import Server
+from fednoil.servers.base import Server, ServerState
+import numpy as np
 
 
 class Empty(Learner):
@@ -142,6 +144,36 @@ class Nobody(Uniform):
         return []
 
 
+class Unlikely(Uniform):
+    def shares(self, scores):
+        return [float("nan")] * len(scores)
+
+
+class Partial(Server):
+    def aggregate(self, state, round_idx, updates):
+        return ServerState(dict(list(state.tensors.items())[1:]))
+
+
+class Numpy(Server):
+    def aggregate(self, state, round_idx, updates):
+        return ServerState(state.tensors, {"seen": np.float32(3)})
+
+
+class Keys(Server):
+    class Config:
+        share: float = 0.5
+
+
+class Alone(Erm):
+    def __init__(self, config):
+        super().__init__(config, None)
+
+
+class Undealt(Iid):
+    def deal(self, labels, num_classes, seed):
+        pass
+
+
 class Nothing(Source):
     def read(self):
         pass
@@ -168,6 +200,12 @@ class Nothing(Source):
         ("sampling.name=wrong_methods:Twice", "its draw must return different places of 4, from 0, not [0, 0]"),
         ("sampling.name=wrong_methods:Beyond", "its draw must return different places of 4, from 0, not [4]"),
         ("sampling.name=wrong_methods:Nobody", "its draw must return different places of 4, from 0, not []"),
+        ("sampling.name=wrong_methods:Unlikely", "its shares must return a chance for each of 4 clients"),
+        ("server.name=wrong_methods:Partial", "as a tensor of shape [2, 1, 5, 5], not a NoneType"),
+        ("server.name=wrong_methods:Numpy", "its aggregate left `values` that JSON can't hold; use finite numbers"),
+        ("server.name=wrong_methods:Keys", "its Config must be a class derived from fednoil.servers.base.ServerConfig"),
+        ("learner.name=wrong_methods:Alone", "its __init__(self, config) must take (self, config, task)"),
+        ("partition.kind=wrong_methods:Undealt", "its deal must return a list of indices for each client, not a NoneT"),
         ("data.name=wrong_methods:Nothing", "its read must return a Decoded, not None"),
     ],
 )

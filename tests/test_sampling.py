@@ -69,8 +69,8 @@ def test_how_far_one_sample_moves_a_score(sampling: Scoring, unit: float) -> Non
 class Best(ByScore):
     """The clients with the highest scores."""
 
-    def draw(self, shares: Sequence[float], count: int, seed: Seed) -> list[int]:
-        return sorted(range(len(shares)), key=lambda place: -shares[place])[:count]
+    def draw(self, shares: Sequence[float], count: int, seed: Seed) -> Any:
+        return np.argsort(-np.array(shares))[:count]
 
 
 def test_a_sampling_of_the_users_own(values: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ def measure(logits: Tensor, labels: Tensor) -> Measures:
     probabilities = torch.softmax(logits.double(), 1)
     confidence, predicted = probabilities.max(1)
     confusion = torch.bincount(labels * classes + predicted, minlength=classes**2)
-    bins = (confidence * BINS).long().clamp_(max=BINS - 1)
+    bins = (confidence * BINS).long().clamp_(0, BINS - 1)  # what is no number has a bin, too
     gaps = torch.zeros(BINS, dtype=torch.float64, device=logits.device)
     gaps.index_add_(0, bins, (predicted == labels).double() - confidence)
     numbers = torch.cat([confusion.double(), _auroc(probabilities, labels), gaps.abs().sum()[None]]).tolist()

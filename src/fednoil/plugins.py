@@ -102,6 +102,9 @@ class Axis(Generic[T]):
             base = f"{self.base.__module__}.{self.base.__name__}"
             raise UserError(f"{self.path} = '{name}' is not a class derived from {base}")
         said = f"{self.path} = '{name}'"
+        config, keys = (getattr(cls, "Config", None) for cls in (found, self.base))
+        if keys is not None and not (isinstance(config, type) and issubclass(config, keys)):
+            raise UserError(f"{said}: its Config must be a class derived from {keys.__module__}.{keys.__name__}")
         _check_methods(found, self.base, said)
         for protocol in self.optional:
             _check_optional(found, protocol, said)
@@ -167,7 +170,9 @@ def _check_optional(found: type, protocol: type, said: str) -> None:
 
 def _check_signature(found: type, base: type, name: str, said: str) -> None:
     own, theirs = inspect.getattr_static(found, name), vars(base)[name]
-    if name.startswith("_") or own is theirs or not (inspect.isfunction(theirs) and inspect.isfunction(own)):
+    if own is theirs or (name.startswith("_") and name != "__init__"):
+        return
+    if not (inspect.isfunction(theirs) and inspect.isfunction(own)):
         return
     wanted = inspect.signature(theirs).parameters
     by_name = {word: None for word, parameter in wanted.items() if parameter.kind is parameter.KEYWORD_ONLY}

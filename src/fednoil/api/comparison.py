@@ -15,6 +15,7 @@ from fednoil.figures.drawing import COLOURS, require_matplotlib
 from fednoil.history import ACCURACY, AGREEMENT
 from fednoil.records.compare import described, short_names
 from fednoil.records.environment import differing_code, recorded_code
+from fednoil.records.folder import RunFolder
 from fednoil.report.places import METHOD_SECTIONS, SETTING_SECTIONS, differing, picked
 from fednoil.report.runs import completed
 
@@ -82,14 +83,21 @@ class Comparison:
     @property
     def table(self) -> Table:
         """One row per run: its method, accuracies, batches and seconds, and the keys in which it differs from others of
-        the same method."""
-        return Table.of([{key: row.get(key) for key in self.columns} for row in self.shown()])
+        the same method. Accuracies of several seeds are means, with their standard deviations beside them (`…_std`)."""
+        known = {key for row in self.rows for key in row}
+        keys = [name for key in self.columns for name in (key, f"{key}_std") if name == key or name in known]
+        several = any(isinstance(row["seed"], str) for row in self.rows)
+        rows = [row | {"seed": str(row["seed"])} if several else row for row in self._named()]
+        return Table.of([{key: row.get(key) for key in keys} for row in rows])
 
     def shown(self) -> list[dict[str, Any]]:
+        """The rows for people."""
+        return [row | _spread(row) for row in self._named()]
+
+    def _named(self) -> list[dict[str, Any]]:
         """The rows with names and keys as text."""
         return [
-            {**row, **_spread(row), "run": name if row["finished"] else f"{name} (unfinished)"}
-            | {"keys": ", ".join(row["keys"])}
+            {**row, "run": name if row["finished"] else f"{name} (unfinished)", "keys": ", ".join(row["keys"])}
             for row, name in zip(self.rows, self.names, strict=True)
         ]
 
@@ -162,7 +170,9 @@ def side_by_side(*runs: Run | str | Path, names: Sequence[str] | None = None) ->
         raise UserError(f"compare: {len(names)} names for {len(found)} runs; give one each")
     for run in (run for group in found for run in group):
         if not len(run.history):
-            raise UserError(f"{run.path or run.name} has no finished round yet")
+            diverged = run.path is not None and RunFolder(run.path).diverged()
+            why = "diverged in its first round" if diverged else "has no finished round yet"
+            raise UserError(f"{run.path or run.name} {why}; leave it out")
     return Comparison(found, names or _names(found))
 
 
@@ -222,7 +232,7 @@ def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
     if all(run.path is not None for run in runs):
         paths = [run.path for run in runs if run.path is not None]
         return short_names([p if len(group) == 1 else p.parent for p, group in zip(paths, groups, strict=True)])
-    names = [run.name for run in runs]
+    names = [run.name if not (g and run.path) else run.path.parent.name for run, *g in groups]
     if len(set(names)) < len(names):
         names = [f"{run.name}, seed {run._values.get('run', {}).get('seed', 0)}" for run in runs]
     if len(set(names)) < len(names):

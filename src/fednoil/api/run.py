@@ -29,6 +29,7 @@ from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.learners.base import chunks
 from fednoil.records.compare import method_name
+from fednoil.records.files import read_json
 from fednoil.records.folder import Roster, RunFolder
 from fednoil.records.model_file import load_model
 from fednoil.records.older import in_todays_keys
@@ -203,7 +204,9 @@ class Run:
         there with `fednoil.run(out=path, resume=True)`."""
         played = Store()
         played.experiment, played.state = self._played()
-        played.records, played.made_with = self._records, self._made_with
+        file = None if self.path is None else self.path / "environment.json"
+        recorded = read_json(file) if file is not None and file.is_file() else {}
+        played.records, played.made_with = self._records, self._made_with or recorded
         played.summary = self.summary if self.finished else None
         folder = RunFolder(Path(path))
         if folder.is_run() and not force:

@@ -71,7 +71,7 @@ def run(
         out: A folder for the run. Without one nothing is written.
         device: `auto`, `cpu`, `cuda` or `mps`.
         data_dir: Where to find named datasets; by default `$FEDNOIL_DATA`.
-        resume: Continue the run in `out`, or start it if there is none.
+        resume: Continue the run in `out`, or start it there from `source` if there is none.
         force: Start over, replacing the run in `out`.
         progress: Whether to show progress; by default on a terminal and in a notebook.
 
@@ -160,7 +160,8 @@ def resolve(
     for key, value in (("seed", seed), ("device", device)):
         if value is not None:
             changes.setdefault("run", {})[key] = value
-    if source is None and resumed is not None and RunFolder(resumed).is_run():
+    if source is None and resumed is not None:
+        RunFolder(resumed).check_is_run("; name a preset or file to start one")
         base, name = read_current(resumed / "config.toml"), resumed.resolve().name
         origin = origin_of(None, changes)
     elif isinstance(source, Config | Mapping):

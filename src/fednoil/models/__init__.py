@@ -113,7 +113,8 @@ def _check_output(name: str, module: nn.Module, image_shape: tuple[int, ...], nu
         module.train(was_training)
     shape = tuple(getattr(out, "shape", ()))
     if shape != (2, num_classes):
-        raise UserError(f"model.name = '{name}' returns shape {shape} for 2 images, not (2, {num_classes})")
+        what = f"shape {shape}" if isinstance(out, torch.Tensor) else f"a {type(out).__name__}"
+        raise UserError(f"model.name = '{name}' returns {what} for 2 images, not a tensor of shape (2, {num_classes})")
 
 
 def _reads_channels_last(module: nn.Module, image_shape: tuple[int, ...]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fednoil.data.dataset import Owners
@@ -57,6 +59,14 @@ def partition(
     """One sorted int64 array of indices into `labels` [N] per client; no index is dealt twice."""
     check_labels(labels, num_classes)
     way = AXIS.find(config.kind)(config)
+
+    def deal(labels: np.ndarray) -> Sequence[np.ndarray]:
+        found = way.deal(labels, num_classes, seed.child("partition"))
+        if not isinstance(found, Sequence):
+            said = f"{AXIS.path} = '{config.kind}': its deal must return a list of indices for each client"
+            raise UserError(f"{said}, not a {type(found).__name__}")
+        return found
+
     if way.by_owner and owners is not None:
         for key, unset in (("samples_per_client", None), ("imbalance", 1.0)):
             if getattr(config, key) != unset:
@@ -64,9 +74,9 @@ def partition(
         dealt = owners.parts()
     elif config.imbalance > 1:
         kept = long_tail(labels, num_classes, config.imbalance, seed.child("partition"))
-        dealt = [kept[np.asarray(part)] for part in way.deal(labels[kept], num_classes, seed.child("partition"))]
+        dealt = [kept[np.asarray(part)] for part in deal(labels[kept])]
     else:
-        dealt = way.deal(labels, num_classes, seed.child("partition"))
+        dealt = deal(labels)
     parts = tuple(np.sort(np.asarray(part)) for part in dealt)
     _check(parts, len(labels), config)
     return tuple(part.astype(np.int64) for part in parts)

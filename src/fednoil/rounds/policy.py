@@ -25,7 +25,7 @@ from fednoil.rounds.private import Private
 from fednoil.rounds.state import RunState, evaluation_job
 from fednoil.sampling import Scoring
 from fednoil.seeds import open_uniform
-from fednoil.servers.base import ServerState
+from fednoil.servers.base import ServerState, check_state
 from fednoil.tensors import message_bytes
 
 
@@ -93,10 +93,13 @@ class Policy:
     def _aggregated(self, state: RunState, results: Sequence[Result]) -> ServerState:
         round_idx = state.round_idx + 1
         updates = self.private.updates(state.server, round_idx, results)
-        found = self.experiment.server.aggregate(state.server, round_idx, updates)
+        server, name = self.experiment.server, self.experiment.config.server.name
+        found = server.aggregate(state.server, round_idx, updates)
         if not isinstance(found, ServerState):
-            name, got = self.experiment.config.server.name, "None" if found is None else f"a {type(found).__name__}"
+            got = "None" if found is None else f"a {type(found).__name__}"
             raise UserError(f"server.name = '{name}': its aggregate must return a ServerState, not {got}")
+        client = results[0].client if results else 0
+        check_state(name, found, *(server.model_for(one, client) for one in (found, state.server)))
         return found
 
     def evaluate(self, after: RunState) -> Evaluation | None:

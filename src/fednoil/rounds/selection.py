@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from fednoil.errors import UserError
+import numpy as np
+import torch
+
+from fednoil.errors import UserError, few_of
 from fednoil.executors.base import Job
 from fednoil.experiment import Experiment
 from fednoil.rounds.played import Selection
@@ -28,18 +32,32 @@ def select(experiment: Experiment, policy: Policy, state: RunState, everyone: Ma
         return Selection([], [], [], scores)
     p = sampling.shares(counted if counted is not None else [1.0] * len(candidates))
     count = min(sampling.count(len(everyone)), len(candidates))
+    if all(map(math.isfinite, counted or ())):  # a model that has diverged gives scores that are no numbers
+        p = _checked(p, len(candidates), experiment.config.sampling.name)
     if (most := server.most(state.server, round_idx)) is not None:
         count = min(count, most)
     if (chances := server.chances(state.server, round_idx, candidates)) is not None:
         p = _multiplied(p, chances)
         count = min(count, sum(share > 0 for share in p))
     drawn = sampling.draw(p, count, policy.private.draw(experiment.seed.child("round", round_idx, "select")))
+    drawn = drawn.tolist() if isinstance(drawn, np.ndarray | torch.Tensor) else drawn  # of the user's own class
     if (count and not drawn) or len(set(drawn)) < len(drawn) or not set(drawn) <= set(range(len(candidates))):
         name = experiment.config.sampling.name
         raise UserError(
             f"sampling.name = '{name}': its draw must return different places of {len(candidates)}, from 0, not {drawn}"
         )
     return Selection([candidates[place] for place in sorted(drawn)], candidates, p, scores, looks)
+
+
+def _checked(shares: Sequence[float], count: int, name: str) -> list[float]:
+    """Chances as a user's own class gives them."""
+    found = [float(share) for share in shares]
+    if len(found) != count or not all(share >= 0 for share in found) or not math.isclose(sum(found), 1, abs_tol=1e-6):
+        raise UserError(
+            f"sampling.name = '{name}': its shares must return a chance for each of {count} clients, not negative, "
+            f"with sum 1, not {few_of([f'{share:g}' for share in found], 5)}"
+        )
+    return found
 
 
 def _multiplied(shares: Sequence[float], chances: Sequence[float]) -> list[float]:

@@ -6,6 +6,7 @@ sampled is a separate choice (`fednoil.sampling`), so any server works with any 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fednoil.errors import UserError
 from fednoil.learners.base import Learner, Task
 from fednoil.plugins import About
 from fednoil.section import Section
@@ -43,6 +45,25 @@ class ServerState:
 
     tensors: Tensors
     values: dict[str, Any] = field(default_factory=dict)
+
+
+def check_state(name: str, state: ServerState, received: Tensors, before: Tensors) -> None:
+    """Refuse what the server `name` made of its updates if no checkpoint can hold it, or if what clients receive isn't
+    like what they received before."""
+    said = f"server.name = '{name}': its aggregate"
+    try:
+        same = json.loads(json.dumps(state.values, allow_nan=False)) == state.values
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise UserError(
+            f"{said} left `values` that JSON can't hold; use finite numbers, strings, lists and dicts by strings"
+        )
+    for key, tensor in before.items():
+        own = received.get(key)
+        if not isinstance(own, Tensor) or own.shape != tensor.shape:
+            what = f"shape {[*own.shape]}" if isinstance(own, Tensor) else f"a {type(own).__name__}"
+            raise UserError(f"{said} must leave '{key}' as a tensor of shape {[*tensor.shape]}, not {what}")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fednoil.config.schema import Config
+from fednoil.errors import UserError
 from fednoil.executors.base import Job, Result
 from fednoil.experiment import Experiment, assemble
 from fednoil.learners import LEARNERS
@@ -87,7 +88,7 @@ def check_method(
     torch.set_num_threads(1)  # with tiny tensors more threads only wait for each other: 13 times the CPU time
     try:
         _check(config)
-    except NotConforming as error:
+    except (NotConforming, UserError) as error:
         raise NotConforming(f"{learner['name']} under {server['name']}: {error}") from error.__cause__
     finally:
         torch.set_num_threads(threads)

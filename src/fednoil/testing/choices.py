@@ -44,7 +44,7 @@ def _check_draws(made: Sampling, clients: int, where: str) -> None:
     rng = np.random.default_rng(clients)
     for scores in ([1.0] * clients, [0.0] * clients, (rng.random(clients) * 20).tolist()):
         shares = made.shares(scores)
-        if len(shares) != clients or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
+        if len(shares) != clients or not all(share >= 0 for share in shares) or abs(sum(shares) - 1) > 1e-9:
             raise NotConforming(f"{where}: `shares` must give one probability per client, not negative, with sum 1")
         drawn = []
         for number in (0, 1):

@@ -18,7 +18,7 @@ from fednoil.executors.sequential import Sequential
 from fednoil.experiment import Experiment, make_executor
 from fednoil.learners.base import Client, Learner, Phase, Trainee, Turn, one_by_one
 from fednoil.learners.capabilities import PlansTogether, adapts, capability
-from fednoil.servers.base import Update
+from fednoil.servers.base import Update, check_state
 from fednoil.tensors import Tensors
 from fednoil.testing.federation import ROUNDS, NotConforming
 
@@ -225,7 +225,8 @@ def check_aggregation(experiment: Experiment) -> None:
     ]
     inputs: list[Mapping[str, Tensor]] = [state.tensors, *(u.tensors for u in updates)]
     before = [{name: t.clone() for name, t in tensors.items()} for tensors in inputs]
-    server.aggregate(state, 1, updates)
+    found = server.aggregate(state, 1, updates)
+    check_state(experiment.config.server.name, found, *(server.model_for(one, 0) for one in (found, state)))
     for now, then in zip(inputs, before, strict=True):
         if now.keys() != then.keys() or not all(torch.equal(now[name], then[name]) for name in then):
             raise NotConforming("aggregate changes its state or the updates in place; return a new ServerState")
