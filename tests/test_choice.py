@@ -63,6 +63,9 @@ def test_a_copy_changes_the_column_of_labels(tmp_path: Path, name: str) -> None:
     out = tmp_path / f"new{path.suffix}"
     done("relabel", "--data", f"table:{path}:label=befund", "--decisions", str(tmp_path / "decisions.csv"),
          "--out", str(out))  # fmt: skip
+    said = f"a copy of {path.name} is of the same format; end its name in {path.suffix}\n"
+    assert said in refused("relabel", "--data", f"table:{path}:label=befund", "--decisions",
+                           str(tmp_path / "decisions.csv"), "--out", str(tmp_path / "new.npz"))  # fmt: skip
     if path.suffix == ".parquet":
         found = [list(row.values()) for row in pq.read_table(out).to_pylist()]
     else:

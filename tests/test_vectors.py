@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import done, refused
+from conftest import done, fednoil, refused
 
 import fednoil as package
 from fednoil.augment import plain, strong, strong_plan, weak, weak_plan, weakened
@@ -351,9 +351,21 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     data = f"--data=table:{tmp_path / 't.parquet'}"
     done("audit", data, f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
     assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
-    write(tmp_path / "one.csv", ["level", "age", "colour"], [[1, 2, ""]])
-    (row,) = json.loads(done("predict", model_path(run), tmp_path / "one.csv", "--json"))
-    one = run.probabilities(np.array([[2, 1, np.nan, np.nan]]))
+    in_python = [run.probabilities(new) for new in (tmp_path / "new.csv", judged, judged.to_pandas())]
+    assert all(np.allclose(mine, other, atol=1e-6) for other in in_python)
+    write(tmp_path / "one.csv", ["level", "age", "colour"], [[1, 2, "green"]])
+    said = [
+        "column 'colour': 1 of 1 rows have a category that is new to the model (green)",
+        *(f"column '{name}': 1 of 1 rows are more than 10 standard deviations from the mean, where values are cut off"
+          for name in ("age", "level")),
+    ]  # fmt: skip
+    status, out, err = fednoil("predict", model_path(run), tmp_path / "one.csv", "--json")
+    assert (status, err) == (0, "".join(f"warning: {tmp_path / 'one.csv'}: {line}\n" for line in said))
+    (row,) = json.loads(out)
+    with pytest.warns(UserWarning) as warned:
+        run.predict(pa.table({"level": [1], "age": [2], "colour": ["green"]}))
+    assert [str(one.message) for one in warned] == [f"the table: {line}" for line in said]
+    one = run.probabilities(np.array([[2, 1, 0, 0]]))
     assert row["probabilities"][run.class_names[0]] == pytest.approx(one[0, 0], abs=1e-6)
     write(tmp_path / "bad.csv", ["level", "age", "color"], [[1, 2, "red"]])
     assert "has no column 'colour'; it has level, age, color\n" in refused(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import torch
 from PIL import Image
 
 from fednoil.data.images import as_mode, fitted
-from fednoil.data.tabular import encoded, read_grid
-from fednoil.data.vectors import aligned, is_vector
+from fednoil.data.tabular import TableFile, encoded, read_grid
+from fednoil.data.vectors import aligned, is_vector, unfamiliar
 from fednoil.errors import UserError
 from fednoil.records.model_file import LoadedModel, load_model
+
+Doubt = Callable[[str], None]  # what to do with a line about samples unlike those that the model has seen
 
 
 def predict_files(
@@ -24,13 +28,15 @@ def predict_files(
     resize: bool = False,
     trusted: tuple[str, ...] = (),
     device: torch.device | None = None,
+    doubt: Doubt = warnings.warn,
 ) -> list[dict[str, Any]]:
     """One row per image, or per row of a table: path, predicted class, its probability, and all probabilities, computed
     on `device`, by default the CPU."""
     model = load_model(model_file, trusted, device)
     names = [str(path) for path in images]
     if is_vector(model.image_shape):
-        tables = [read_vectors(path, model) for path in images]
+        known = Known(model.columns, model.image_shape[0], *model.normalisation)
+        tables = [read_vectors(path, known, doubt) for path in images]
         found = np.concatenate(tables)
         names = [f"{path}, row {row}" for path, table in zip(images, tables, strict=True) for row in range(len(table))]
     else:
@@ -50,8 +56,25 @@ def predict_files(
     return rows
 
 
-def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
-    """The rows of a table, whose columns are found by their names, or an array in an .npy file: float32 [N, D]."""
+@dataclass(frozen=True)
+class Known:
+    """The columns that a model takes, by their names if there are some, and their scale."""
+
+    columns: Sequence[str]
+    count: int
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    def rows(self, grid: TableFile, doubt: Doubt) -> np.ndarray:
+        """The rows of a table, whose columns are found by their names: float32 [N, D]."""
+        values, columns = encoded(grid, self.columns)
+        for line in unfamiliar(values, columns, self.columns, self.mean, self.std):
+            doubt(f"{grid.where}: {line}")
+        return aligned(values, columns, self.columns or columns, grid.where)
+
+
+def read_vectors(path: Path, known: Known, doubt: Doubt) -> np.ndarray:
+    """The rows of a table, or an array in an .npy file: float32 [N, D]."""
     if path.suffix.lower() == ".npy":
         try:
             with path.open("rb") as file:
@@ -66,11 +89,10 @@ def read_vectors(path: Path, model: LoadedModel) -> np.ndarray:
         grid = read_grid(path, str(path), ())
         if not grid.count:
             raise UserError(f"{path} has no row; give at least one")
-        values, columns = encoded(grid, model.columns)
-        values = aligned(values, columns, model.columns or columns, str(path))
-    if values.ndim != 2 or values.dtype.kind not in "fiu" or values.shape[1] != model.image_shape[0]:
+        values = known.rows(grid, doubt)
+    if values.ndim != 2 or values.dtype.kind not in "fiu" or values.shape[1] != known.count:
         kind = f"{values.dtype} of shape {list(values.shape)}"
-        raise UserError(f"{path} is {kind}; the model takes numbers of shape [N, {model.image_shape[0]}]")
+        raise UserError(f"{path} is {kind}; the model takes numbers of shape [N, {known.count}]")
     if not len(values):
         raise UserError(f"{path} has no row; give at least one")
     return values.astype(np.float32)

@@ -16,18 +16,21 @@ from fednoil import findings, metrics
 from fednoil.api.arrays import samples
 from fednoil.api.audit import Audit
 from fednoil.api.model import Classifier
+from fednoil.api.rows import rows_by_name
 from fednoil.api.table import Table
 from fednoil.api.words import in_python
 from fednoil.audit.cases import load_state, selecting
 from fednoil.config.loading import Values, load_config, read_toml
 from fednoil.config.schema import Config
 from fednoil.data.elsewhere import are_given, own_sites
+from fednoil.data.vectors import is_vector
 from fednoil.devices import pick_device
 from fednoil.errors import UserError, counted
 from fednoil.executors.local import Workbench
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, RoundRecord
 from fednoil.learners.base import chunks
+from fednoil.predict import Known
 from fednoil.records.compare import method_name
 from fednoil.records.files import read_json
 from fednoil.records.folder import Roster, RunFolder
@@ -130,13 +133,15 @@ class Run:
         return self._model[0]
 
     @cached_property
-    def _model(self) -> tuple[Classifier, tuple[str, ...], tuple[int, ...]]:
-        """The model, its classes' names and the shape of its images."""
+    def _model(self) -> tuple[Classifier, tuple[str, ...], tuple[int, ...], Known]:
+        """The model, its classes' names, the shape of its images and, of a table's rows, the columns."""
         if self.path is not None and (file := self.path / "model.safetensors").is_file():
             names = [str(self._values.get(section, {}).get("name", "")) for section in ("model", "server", "learner")]
             loaded = load_model(file, tuple(name for name in names if ":" in name))
             mean, std = loaded.normalisation
-            return Classifier(loaded.bench, loaded.tensors, mean, std), loaded.class_names, loaded.image_shape
+            shape = loaded.image_shape
+            known = Known(loaded.columns, shape[0], mean, std)
+            return Classifier(loaded.bench, loaded.tensors, mean, std), loaded.class_names, shape, known
         experiment, state = self._played()
         dataset, tensors = (
             experiment.setting.dataset,
@@ -145,13 +150,17 @@ class Run:
         made_of = experiment.learner, experiment.template, experiment.normalisation, experiment.training
         bench = Workbench(*made_of, torch.device("cpu"), fixed=experiment.fixed)  # not where it was trained
         scale = experiment.normalisation if experiment.normalisation[0] else (dataset.mean, dataset.std)
-        return Classifier(bench, tensors, *scale), dataset.class_names, dataset.image_shape
+        known = Known(dataset.about.columns, dataset.image_shape[0], *scale)
+        return Classifier(bench, tensors, *scale), dataset.class_names, dataset.image_shape, known
 
     @in_python
     def probabilities(self, images: Any) -> np.ndarray:
-        """The probability of each class for each image: float32 [N, classes]. Images as in `fednoil.run`."""
-        model, _, shape = self._model
-        array = samples(images, "images")
+        """The probability of each class for each image: float32 [N, classes]. Images as in `fednoil.run`; rows of a
+        table also as a DataFrame or a pyarrow Table, or the path of a CSV or parquet file: columns are then found by
+        their names."""
+        model, _, shape, known = self._model
+        array = rows_by_name(images, known) if is_vector(shape) else None
+        array = samples(images, "images") if array is None else array
         if array.shape[1:] != shape:
             if 1 in (len(shape), array.ndim - 1):
                 raise UserError(f"samples have the shape {list(array.shape[1:])}, the model takes {list(shape)}")

@@ -19,11 +19,13 @@ import numpy as np
 
 from fednoil.audit.copies import open_copy
 from fednoil.audit.decisions import Decision, read_decisions
+from fednoil.data.choice import chosen
 from fednoil.data.copy import Copy
 from fednoil.data.sources import open_own
 from fednoil.errors import UserError, few_of, nearest
 from fednoil.records.model_file import class_names
 
+_FORMATS = {".csv", ".npz", ".parquet", ".tar"}
 _PLACE = ".relabel-"  # prefix of the temporary name of a copy
 
 
@@ -66,6 +68,7 @@ def relabel(
     if model is not None:
         _name_classes(source, data, model)
     _check_out(out, source)
+    _check_ending(out, chosen(Path(data.partition(":")[2]).expanduser())[0])
     labels, outcome = _apply(found, source, data)
     if not dry_run:
         with _whole(out) as path:
@@ -107,6 +110,12 @@ def _check_out(out: Path, source: Copy) -> None:
     inside = next((place for place in source.places if out.parent.resolve().is_relative_to(place.resolve())), None)
     if inside is not None:
         raise UserError(f"--out {out} is inside the data {inside}, which must not change; choose another place")
+
+
+def _check_ending(out: Path, file: Path) -> None:
+    """Refuse a name that says another format than the copy of this file will have."""
+    if file.is_file() and out.suffix.lower() in _FORMATS - {file.suffix.lower()}:
+        raise UserError(f"--out {out}: a copy of {file.name} is of the same format; end its name in {file.suffix}")
 
 
 def _apply(decisions: list[Decision], source: Copy, data: str) -> tuple[np.ndarray, Relabelled]:

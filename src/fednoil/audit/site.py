@@ -55,7 +55,7 @@ def of_data(
         accuracy=accuracy,
         per_class=tuple(None if value is None else value * less for value in model.per_class),
         skipped=(*found.skipped, *lost),
-        notices=found.notices,
+        notices=(*found.notices, *_read_as(found, model.class_names)),
         duplicates=duplicates(items, images),
     )
     place = {int(row): n for n, row in enumerate(found.index)}
@@ -80,6 +80,13 @@ def _look(model: LoadedModel, images: np.ndarray) -> torch.Tensor:
 def _range(names: tuple[str, ...]) -> str:
     """The labels that number these classes: their names, if these are numbers themselves."""
     return few_of(names) if all(n.isdecimal() for n in names) else f"0 to {len(names) - 1}"
+
+
+def _read_as(found: Items, known: tuple[str, ...]) -> list[str]:
+    """A notice if numbered labels are taken for classes with names."""
+    if found.class_names is not None or all(n.isascii() and n.isdecimal() for n in known):
+        return []
+    return [f"labels are numbers; {few_of([f'{k} is read as {n}' for k, n in enumerate(known)], 3)}"]
 
 
 def _numbers(name: str, found: Items, known: tuple[str, ...], skip_unknown: bool) -> np.ndarray:

@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -120,7 +121,8 @@ def predict(
     from fednoil.predict import predict_files
 
     place = asked_device(device)
-    rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()), device=place)
+    doubt = partial(print, "warning:", file=sys.stderr)
+    rows = predict_files(model, images, resize=resize, trusted=tuple(trust or ()), device=place, doubt=doubt)
     show(rows, {"image": "sample", "class": "class", "probability": "probability"}, "Predictions", as_json)
 
 

@@ -38,6 +38,9 @@ class Choice:
             raise UserError(f"{where} names the column '{twice}' twice; give it one meaning")
 
 
+NOTHING = Choice()
+
+
 def chosen(path: Path) -> tuple[Path, Choice]:
     """The file itself, and what is said of its columns behind it."""
     file, *words = _WORDS.split(str(path))

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fednoil.data.base import PathSource
-from fednoil.data.choice import Choice, chosen
+from fednoil.data.choice import NOTHING, Choice, chosen
 from fednoil.data.copy import Copy, Sample
 from fednoil.data.decoded import Decoded, Files, name_classes
 from fednoil.data.parquet import read_columns
@@ -90,7 +90,13 @@ def is_parquet(path: Path) -> bool:
 
 def _parquet(path: Path, where: str, needed: Sequence[str]) -> TableFile:
     file, choice = chosen(path)
-    table = read_columns(file, where)
+    return grid_of(read_columns(file, where), where, needed, file, choice)
+
+
+def grid_of(
+    table: pa.Table, where: str, needed: Sequence[str] = (), file: Path = Path(), choice: Choice = NOTHING
+) -> TableFile:
+    """The columns of a table in memory."""
     names = table.column_names
     role = {name: names[place] for name, place in places(where, names, needed, choice).items()}
     return TableFile(where, names, len(table), role, lambda k: _cells(where, names[k], table.column(k)), file, choice)

@@ -233,6 +233,29 @@ def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], w
     return found
 
 
+def unfamiliar(
+    values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], mean: Sequence[float], std: Sequence[float]
+) -> list[str]:
+    """Lines about rows [N, D] with these columns that are unlike what a model with the wanted ones, of this mean and
+    standard deviation, has seen."""
+    known, said = {stem_of(name) for name in wanted if MARK in name[:-1]}, []
+    for stem, own in _stems(columns).items():
+        others = [name for name in own if name not in wanted and MARK in name[:-1]]
+        if stem in known and others:
+            rows = (values[:, [columns.index(name) for name in others]] == 1).any(1)
+            new = few_of([name.partition(MARK)[2] for name in others], 3)
+            how = f"have a category that is new to the model ({new})"
+            said.append(f"column '{stem}': {int(rows.sum())} of {len(rows)} rows {how}")
+    place = {name: k for k, name in enumerate(columns)}
+    for column, name in enumerate(wanted):
+        if MARK in name or name not in place:
+            continue
+        if far := int((np.abs(values[:, place[name]] - mean[column]) > FURTHEST * std[column]).sum()):
+            how = f"are more than {FURTHEST:.0f} standard deviations from the mean, where values are cut off"
+            said.append(f"column '{name}': {far} of {len(values)} rows {how}")
+    return said
+
+
 def stem_of(name: str) -> str:
     """The table's column that a column of vectors comes from."""
     return name.partition(MARK)[0]
