@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -362,7 +363,7 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     status, out, err = fednoil("predict", model_path(run), tmp_path / "one.csv", "--json")
     assert (status, err) == (0, "".join(f"warning: {tmp_path / 'one.csv'}: {line}\n" for line in said))
     (row,) = json.loads(out)
-    with pytest.warns(UserWarning) as warned:
+    with warnings.catch_warnings(record=True, action="always") as warned:
         run.predict(pa.table({"level": [1], "age": [2], "colour": ["green"]}))
     assert [str(one.message) for one in warned] == [f"the table: {line}" for line in said]
     one = run.probabilities(np.array([[2, 1, 0, 0]]))

@@ -14,8 +14,9 @@ import torch
 from fednoil import evidence
 from fednoil.errors import counted, few_of
 from fednoil.estimation import ratio_of
+from fednoil.estimation.belief import soft
 from fednoil.estimation.doubts import unreliable
-from fednoil.estimation.temperature import softened
+from fednoil.estimation.temperature import temperatures
 from fednoil.experiment import Experiment
 from fednoil.history import ACCURACY, AGREEMENT, RoundRecord
 from fednoil.rounds import RunState
@@ -44,7 +45,8 @@ def estimated_ratios(experiment: Experiment, state: RunState, device: torch.devi
             return None
         if not alike(shares) or not all(np.isfinite(look).all() for look in looks):
             return {}
-        looks = softened(list(zip(looks, setting.labels.given, strict=True)))
+        best, *_ = temperatures(list(zip(looks, setting.labels.given, strict=True)))
+        looks = [soft(look, best) for look in looks]
     found = {}
     for client, (probabilities, given) in enumerate(zip(looks, setting.labels.given, strict=True)):
         if np.isfinite(probabilities).all() and not unreliable(probabilities, given, accuracy):

@@ -3,6 +3,7 @@ client."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fednoil.audit import files, page, peer
-from fednoil.audit.cases import Cases
+from fednoil.audit.cases import Case, Cases
 from fednoil.errors import UserError
 from fednoil.estimation import Estimate, estimate
 from fednoil.seeds import Seed
@@ -25,17 +26,19 @@ def estimates(cases: Cases, method: str = "channel") -> list[Estimate]:
     for case in cases.clients:
         if not np.isfinite(case.probabilities).all():
             raise UserError("the model's class probabilities contain NaN: it has diverged; audit with another model")
-    return [
-        ESTIMATORS[method](
-            case.probabilities,
-            case.given,
-            Seed(0).child("audit", case.client or "").numpy(),
-            case.accuracy,
-            case.per_class,
-            seen=not cases.folds,
-        )
-        for case in cases.clients
-    ]
+    return [_estimate(case, method, seen=not cases.folds) for case in cases.clients]
+
+
+def _estimate(case: Case, method: str, *, seen: bool) -> Estimate:
+    """One client's; the interval covers all probabilities that are as good."""
+
+    def by(probabilities: np.ndarray) -> Estimate:
+        rng = Seed(0).child("audit", case.client or "").numpy()
+        return ESTIMATORS[method](probabilities, case.given, rng, case.accuracy, case.per_class, seen=seen)
+
+    found = by(case.probabilities)
+    low, high = zip(found.interval, *(by(other).interval for other in case.others), strict=True)
+    return replace(found, interval=(min(low), max(high)))
 
 
 def run_audit(cases: Cases, out: Path, method: str = "channel") -> dict[str, Any]:

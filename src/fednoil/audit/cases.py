@@ -25,7 +25,8 @@ from fednoil.data.given import Given
 from fednoil.data.raw import numbered
 from fednoil.data.sources import is_own
 from fednoil.errors import UserError
-from fednoil.estimation.temperature import softened
+from fednoil.estimation.belief import soft
+from fednoil.estimation.temperature import temperatures
 from fednoil.experiment import Experiment, make_experiment
 from fednoil.labels import open_truth
 from fednoil.records.checkpoint import Checkpoints
@@ -59,6 +60,7 @@ class Case:
     skipped: tuple[tuple[str, str], ...] = ()
     notices: tuple[str, ...] = ()
     duplicates: tuple[tuple[str, ...], ...] = ()
+    others: tuple[np.ndarray, ...] = ()  # the least and the most sure probabilities that labels don't speak against
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -128,10 +130,14 @@ def calibrated(cases: Cases) -> Cases:
     diverged = not all(np.isfinite(case.probabilities).all() for case in cases.clients)  # which estimates refuse
     if diverged or any(case.accuracy is not None for case in cases.clients):
         return cases
-    found = softened([(case.probabilities, case.given) for case in cases.clients])
-    softer = [torch.from_numpy(probabilities).float() for probabilities in found]
-    bundles = [{**case.bundle, "probabilities": q} for case, q in zip(cases.clients, softer, strict=True)]
-    return replace(cases, clients=[replace(c, bundle=b) for c, b in zip(cases.clients, bundles, strict=True)])
+    best, *ends = temperatures([(case.probabilities, case.given) for case in cases.clients])
+
+    def at(case: Case) -> Case:
+        softer = torch.from_numpy(soft(case.probabilities, best)).float()
+        others = tuple(soft(case.probabilities, end) for end in ends if end != best)
+        return replace(case, bundle={**case.bundle, "probabilities": softer}, others=others)
+
+    return replace(cases, clients=[at(case) for case in cases.clients])
 
 
 def client_number(experiment: Experiment, client: str | int | None, where: str) -> int | None:

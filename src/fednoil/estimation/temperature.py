@@ -3,8 +3,10 @@
 A network trained on few images is far more confident than it is correct. On labels that it has not seen this can be
 told from noise: labels that contradict half-hearted answers are the model's own mistakes, labels that contradict sure
 ones as often are wrong. So the temperature is the one with which the model's answers and each client's channel together
-explain the given labels best (maximum likelihood, as Guo et al., ICML 2017, for correct labels). Agreement with labels
-that a model was trained on shows nothing of the kind.
+explain the given labels best (maximum likelihood, as Guo et al., ICML 2017, for correct labels). Few labels can't tell:
+for a model that is hardly ever unsure, its own mistakes and wrong labels look alike. So an interval covers all
+temperatures that explain the labels hardly worse. Agreement with labels that a model was trained on shows nothing of
+the kind.
 """
 
 from __future__ import annotations
@@ -18,17 +20,15 @@ from fednoil.estimation.channel import Channel, fit
 
 _STEPS = 2.0 ** (np.arange(-8, 15) / 4)  # 1/4 to 11
 _ROUNDS = 40
+_WORSE = 2.0  # of the log-likelihood: about a 95 % interval
 
 
-def temperature(clients: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """One temperature for all clients, each with class probabilities [n, C] and given labels [n]."""
-    return float(max(_STEPS, key=lambda step: sum(_explained(soft(q, step), given) for q, given in clients)))
-
-
-def softened(clients: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-    """The clients' class probabilities [n, C] at that temperature."""
-    at = temperature(clients)
-    return [soft(probabilities, at) for probabilities, _ in clients]
+def temperatures(clients: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, float]:
+    """One temperature for all clients, each with class probabilities [n, C] and given labels [n], and the lowest and
+    the highest that the labels don't speak against."""
+    likely = np.array([sum(_explained(soft(q, step), given) for q, given in clients) for step in _STEPS])
+    near = _STEPS[likely >= likely.max() - _WORSE]
+    return float(_STEPS[likely.argmax()]), float(near[0]), float(near[-1])
 
 
 def _explained(q: np.ndarray, given: np.ndarray) -> float:
