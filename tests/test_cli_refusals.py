@@ -85,6 +85,7 @@ def test_wrong_usage(args: str, parts: list[str]) -> None:
     [
         ("train.roundz=5", ["unknown key 'train.roundz'", "did you mean 'rounds'"]),
         ("trian.rounds=5", ["unknown section 'trian'", "did you mean 'train'"]),
+        ("train.epochs=5", ["unknown key 'train.epochs'", "; it is a key of schedule\n"]),
         ("server.mu=1", ["unknown key 'server.mu'", "; it is a key of fedprox"]),
         ("train.lr=-1", ["train.lr = -1", "greater than 0"]),
         ("train.lr=0", ["train.lr = 0"]),

@@ -72,6 +72,9 @@ def test_the_sentences() -> None:
         "hard classes: frog 41 % (mean over classes 57 %)",
         "agreement with held-out labels was still falling, by 1.3 points over the last 4 rounds: fewer rounds may help",
     ]
+    assert findings.sentences({"per_class_accuracy": [100.0, None], "classes": ["cat", "dog"]}) == [
+        "no test sample is of class 'dog': how well it is recognised is not known"
+    ]
     assert findings.sentences({"noise_ratios": {"0": 0.07}}) == [
         "wrong labels, estimated: 7 %; an audit shows how sure"
     ]
@@ -80,7 +83,9 @@ def test_the_sentences() -> None:
     ]
     alike = findings.sentences({"noise_ratios": {"0": 0.001, "1": 0.004}})
     assert alike == ["wrong labels, estimated: 0 % at every client; an audit shows how sure"]
-    assert findings.sentences({"per_class_accuracy": [None, 80.0], "trend": None}) == []
+    assert findings.sentences({"per_class_accuracy": [None, 80.0], "trend": None}) == [
+        "no test sample is of class 0: how well it is recognised is not known"
+    ]
     rare = {"final_accuracy": 89.2, "balanced_accuracy": 90.9, "largest_class": {"class": 1, "percent": 95.4}}
     assert findings.sentences({**rare, "classes": ["ill", "well"]}) == [
         "always answering 'well' is right for 95.4 % of the test samples, the model for 89.2 %; with all classes "

@@ -174,6 +174,10 @@ def test_labels_of_two_kinds_are_pointed_out() -> None:
 def test_names_that_are_meant() -> None:
     assert doubtful(("a", "A", "é", "É"), ("none", "nord", "1")) == []
     assert doubtful(("0", "1", "2"), ()) == doubtful(("b1", "b2"), ()) == []
+    assert doubtful(("spruce", "sprucy", "class1", "class2", "man", "men"), (), (50, 50, 99, 3, 99, 3)) == []
+    assert doubtful(("malignant", "malginant", "benign"), (), (60, 3, 9)) == [
+        "class 'malginant' has 3 samples and is spelled almost like 'malignant'; if they are one, give it one name"
+    ]
     (line,) = doubtful(("ab", "Ab", "AB", " ab", "cd", "CD"), ())
     assert line.startswith("classes 'ab' and 'Ab', 'ab' and 'AB', 'ab' and ' ab' and 1 more differ only")
 
@@ -333,3 +337,14 @@ def test_sites_of_different_sizes_get_one(tmp_path: Path) -> None:
     second = folder(tmp_path / "b", {"x": 0, "y": 50}, size=(30, 20))
     data = load(config({"a": first, "b": second}, size=None).data)
     assert data.image_shape == (3, 40, 40)
+
+
+def test_a_site_that_has_other_classes_than_all_others_is_pointed_out(tmp_path: Path) -> None:
+    for name, classes in (("a", "yn"), ("b", "nm"), ("c", "01")):
+        rows = "".join(f"{k},{classes[k % 2]}\n" for k in range(10))
+        (tmp_path / f"{name}.csv").write_text("x,label\n" + rows.replace("0\n", "no\n").replace("1\n", "yes\n"))
+    run = {name: f"table:{tmp_path / name}.csv" for name in "abc"}
+    found = load(load_config({"data": {"name": "sites", "sites": run}}).data).about.notices
+    assert [line for line in found if "at no other site" in line] == [
+        "c: its classes (no, yes) are at no other site (m, n, y); if they are the same, name them alike"
+    ]

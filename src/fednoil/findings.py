@@ -89,6 +89,7 @@ def sentences(summary: Mapping[str, Any], advice: str = "") -> list[str]:
     ratios, clients = summary.get("noise_ratios"), len(summary.get("clients") or ())
     return [
         *lost,
+        *_untested(summary),
         *_beaten(summary),
         *([] if ratios is None else _noise(ratios, clients)),
         *_hard_classes(summary),
@@ -102,10 +103,24 @@ def lost_classes(summary: Mapping[str, Any], advice: str = "") -> str:
     numbers = [c for c, right in enumerate(summary.get("per_class_accuracy") or ()) if right == 0]
     if not numbers:
         return ""
-    named = dict(enumerate(summary.get("classes") or ()))
-    lost = [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in numbers]
+    lost = _called(summary, numbers)
     which = f"class {lost[0]}" if len(lost) == 1 else f"the classes {few_of(lost)}"
     return "; ".join(filter(None, [f"no test sample of {which} is classified correctly", advice]))
+
+
+def _called(summary: Mapping[str, Any], classes: Sequence[int]) -> list[str]:
+    """Classes by name, if they have one."""
+    named = dict(enumerate(summary.get("classes") or ()))
+    return [f"'{named[c]}'" if named.get(c, str(c)) != str(c) else str(c) for c in classes]
+
+
+def _untested(summary: Mapping[str, Any]) -> list[str]:
+    """Classes without a test sample, where others have some."""
+    known = summary.get("per_class_accuracy") or ()
+    without = _called(summary, [c for c, right in enumerate(known) if right is None])
+    if not without or len(without) == len(known):
+        return []
+    return [f"no test sample is of class {few_of(without, _SHOWN)}: how well it is recognised is not known"]
 
 
 def _beaten(summary: Mapping[str, Any]) -> list[str]:

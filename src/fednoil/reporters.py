@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -202,7 +203,8 @@ def headline(experiment: Experiment, done: list[RoundRecord]) -> list[str]:
         f"{config.server.name} × {config.learner.name} on {setting.dataset.name}: {clients}, {trained}"
         f"{noise} noise, seed {config.run.seed}"
     )
-    lines = [first, *setting.dataset.about.notices, *doubtful(setting.dataset.class_names, setting.names)]
+    counts = np.bincount(setting.dataset.train.labels, minlength=setting.dataset.num_classes).tolist()
+    lines = [first, *setting.dataset.about.notices, *doubtful(setting.dataset.class_names, setting.names, counts)]
     if left_out := config.data.left_out:
         lines.append(f"fold {left_out[0] + 1} of {left_out[1]} of each client's samples is left out (data.validation)")
     return [*lines, f"{len(done)} of {counted(config.train.rounds, 'round')} done already"] if done else lines

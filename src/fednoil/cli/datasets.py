@@ -87,11 +87,12 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     classes = [
         {"class": name} | {site: own[k] for site, own in numbers.items()} for k, name in enumerate(dataset.class_names)
     ]
+    counts = np.bincount(dataset.train.labels, minlength=count).tolist()
     return {
         "shape": list(dataset.image_shape),
         **({"columns": list(dataset.about.columns)} if dataset.about.columns else {}),
         "test": len(dataset.test),
         "classes": classes,
-        "notices": [*dataset.about.notices, *doubtful(dataset.class_names, owners.names if owners else ())],
+        "notices": [*dataset.about.notices, *doubtful(dataset.class_names, owners.names if owners else (), counts)],
         "skipped": [list(pair) for pair in dataset.about.skipped],
     }

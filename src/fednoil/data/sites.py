@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
@@ -18,9 +20,10 @@ from fednoil.data.raw import Listing, Raw
 from fednoil.data.table import COLUMN_NAMES, MISSING
 from fednoil.data.tabular import VectorSource
 from fednoil.data.vectors import aligned, decode_rows, united
-from fednoil.errors import UserError, few_of
+from fednoil.errors import UserError, counted, few_of
 
 SITES = "sites"
+_LONG, _RARE, _ALIKE = 5, 5, 0.85  # letters of a name; how many times as many samples another has; likeness of names
 T = TypeVar("T")
 
 
@@ -112,9 +115,23 @@ def merged(sites: Mapping[str, Listing]) -> Listing:
     if classes is None:
         _check_numbers({name: np.unique(own.train.labels) for name, own in sites.items()})
     tested = {name: own.test for name, own in sites.items() if own.test is not None}
+    sites = _with_strangers(sites)
     train = _joined({name: own.train for name, own in sites.items()}, classes)
     where = f"{SITES} {', '.join(sites)}"
     return Listing(where, train, _joined(tested, classes) if tested else None)
+
+
+def _with_strangers(sites: Mapping[str, Listing]) -> Mapping[str, Listing]:
+    """The same, with a notice at each site that has no class in common with any other."""
+    names = {site: set(own.train.class_names or ()) for site, own in sites.items()}
+    found = dict(sites)
+    for site, own in sites.items() if len(sites) > 1 else ():
+        others = set[str]().union(*(classes for other, classes in names.items() if other != site))
+        if names[site] and not names[site] & others:
+            line = f"its classes ({few_of(sorted(names[site]), 3)}) are at no other site ({few_of(sorted(others), 3)})"
+            train = replace(own.train, notices=[*own.train.notices, f"{line}; if they are the same, name them alike"])
+            found[site] = replace(own, train=train)
+    return found
 
 
 def _joined(parts: Mapping[str, Raw], classes: tuple[str, ...] | None) -> Raw:
@@ -165,9 +182,9 @@ def simplified(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-def doubtful(class_names: Sequence[str], sites: Sequence[str]) -> list[str]:
+def doubtful(class_names: Sequence[str], sites: Sequence[str], counts: Sequence[int] = ()) -> list[str]:
     """Lines about classes that may be one, written in two ways, or stand for no label, and about sites that may be
-    one."""
+    one; `counts` are the classes' samples."""
     missing = [name for name in class_names if simplified(name) in MISSING]
     numbers = [name for name in class_names if name.strip().lstrip("+-").replace(".", "", 1).isdecimal()]
     words = [name for name in class_names if name not in numbers]
@@ -175,9 +192,22 @@ def doubtful(class_names: Sequence[str], sites: Sequence[str]) -> list[str]:
     return [
         *([mixed] if numbers and words else []),
         *_twice("classes", class_names),
+        *_misspelled(dict(zip(class_names, counts, strict=False))),
         *(f"class '{name}' reads like a missing label; if it is one, leave its samples out" for name in missing),
         *_twice("sites", sites),
     ]
+
+
+def _misspelled(counts: Mapping[str, int]) -> list[str]:
+    """Lines about classes with few samples whose names are almost those of others."""
+    words = {name: simplified(name) for name in counts if len(name) >= _LONG and not re.search(r"\d", name)}
+    found = []
+    for name, word in words.items():
+        larger = {words[other]: other for other in words if counts[other] > _RARE * counts[name] > 0}
+        if alike := get_close_matches(word, [other for other in larger if other != word], n=1, cutoff=_ALIKE):
+            pair = f"class '{name}' has {counted(counts[name], 'sample')} and is spelled almost like"
+            found.append(f"{pair} '{larger[alike[0]]}'; if they are one, give it one name")
+    return found
 
 
 def _twice(what: str, names: Sequence[str]) -> list[str]:

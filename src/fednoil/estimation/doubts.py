@@ -7,6 +7,7 @@ import numpy as np
 from fednoil.estimation.belief import mistaken
 
 _WEAK = 1 / 3  # share of mistakes above which the ratio itself is in doubt: such models' ratios are off most
+_LEAST = 10  # labels
 _CHANCE = 2.0  # standard deviations above chance
 
 
@@ -43,9 +44,10 @@ def doubts(
 
 
 def unreliable(probabilities: np.ndarray, given: np.ndarray, accuracy: float | None) -> bool:
-    """Whether the model knows too little for a noise ratio: it agrees with labels by chance, or is often mistaken."""
+    """Whether too little is known for a noise ratio: there are hardly any labels, or the model agrees with them by
+    chance, or is often mistaken."""
     chance = by_chance(probabilities.argmax(1), given, probabilities.shape[1])
-    return chance or mistaken(probabilities, accuracy) > _WEAK
+    return len(given) < _LEAST or chance or mistaken(probabilities, accuracy) > _WEAK
 
 
 def by_chance(predicted: np.ndarray, given: np.ndarray, classes: int) -> bool:
