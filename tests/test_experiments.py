@@ -49,12 +49,12 @@ def test_a_page_of_several_versions_says_so(study: Path) -> None:
 
 
 def test_the_tree_stays_small() -> None:
-    """Below 6.1 MB, as `du -h` counts; 1.4 are the images that come with the package."""
+    """Below 6.2 MB, as `du -h` counts; 1.4 are the images that come with the package."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         pytest.skip("not a Git checkout")
     files = [ROOT / name for name in listed.stdout.split("\0") if name]
-    assert sum(path.stat().st_size for path in files if path.is_file()) < 6.1 * 2**20
+    assert sum(path.stat().st_size for path in files if path.is_file()) < 6.2 * 2**20
 
 
 @pytest.mark.parametrize("study", ["cifar", "levels", "protocols", "demo"])
