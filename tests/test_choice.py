@@ -19,7 +19,7 @@ NAMES = ["nr", "age", "label", "befund", "ward"]
 
 def rows(count: int = 40) -> list[list[str]]:
     """Ages tell who is ill; `label` is one more feature, and `ward` is the site."""
-    return [[str(k), str(30 + 30 * (k % 2) + k % 3), "AB"[k % 3 > 0], ("ill", "well")[k % 2], f"w{k % 4}"]
+    return [[f"p{k}", str(30 + 30 * (k % 2) + k % 3), "AB"[k % 3 > 0], ("ill", "well")[k % 2], f"w{k % 4}"]
             for k in range(count)]  # fmt: skip
 
 
@@ -57,6 +57,26 @@ def test_labels_and_sites_of_other_names(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_rows_are_called_by_their_ids(tmp_path: Path, name: str) -> None:
+    path = table(tmp_path / name)
+    data = f"table:{path}:label=befund:id=ward"
+    assert "has the id 'w0' twice" in refused("data", data)
+    data, out = f"table:{path}:label=befund:id=nr:drop=ward", tmp_path / "run"
+    done("run", "demo", "--set", f"data.name={data}", "--set", "model.name=linear", "--set", "train.rounds=1",
+         "--set", "partition.clients=2", "--out", str(out), "-q")  # fmt: skip
+    model = str(out / "model.safetensors")
+    rows = json.loads(done("predict", model, f"{path}:id=nr", "--json"))
+    assert [row["image"] for row in rows] == [f"p{k}" for k in range(40)]
+    done("audit", "--data", data, "--model", model, "--out", str(tmp_path / "audit"))
+    audited = (tmp_path / "audit" / "labels.csv").read_text().splitlines()[1:]
+    assert {line.split(",")[1].strip('"') for line in audited} == {f"p{k}" for k in range(40)}
+    (tmp_path / "decisions.csv").write_text("client,item,index,given,decision,label\n,p3,3,well,change,ill\n")
+    options = ("--decisions", str(tmp_path / "decisions.csv"), "--out", str(tmp_path / f"new{path.suffix}"))
+    assert "1 changed" in done("relabel", "--data", data, *options)
+    assert "has no row 'p3'" in refused("relabel", "--data", f"table:{path}:label=befund", *options[:-1], "other")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_a_copy_changes_the_column_of_labels(tmp_path: Path, name: str) -> None:
     path = table(tmp_path / name)
     (tmp_path / "decisions.csv").write_text("client,item,index,given,decision,label\n,0,0,ill,change,well\n")
@@ -70,7 +90,7 @@ def test_a_copy_changes_the_column_of_labels(tmp_path: Path, name: str) -> None:
         found = [list(row.values()) for row in pq.read_table(out).to_pylist()]
     else:
         found = [line.split(",") for line in out.read_text().splitlines()[1:]]
-    assert found == [["0", "30", "A", "well", "w0"], *rows()[1:]]
+    assert found == [["p0", "30", "A", "well", "w0"], *rows()[1:]]
 
 
 def test_pictures_in_a_list(tmp_path: Path) -> None:
@@ -90,7 +110,8 @@ def test_pictures_in_a_list(tmp_path: Path) -> None:
     [
         (":label=befun", "has no column 'befun'; its columns are nr, age, label, befund, ward; did you mean 'befund'?"),
         (":drop=age,id", "has no column 'id'; its columns are nr, age, label, befund, ward"),
-        (":path=age", "path= means nothing here; use label, site, split or drop"),
+        (":path=age", "path= means nothing here; use label, site, split, id or drop"),
+        (":label=befund:id=label", "has the id 'B' twice in column 'label'; rows need their own"),
         (":label=", "label= names no column; write label=COLUMN"),
         (":label=age:label=befund", "has label= twice; give it once"),
         (":drop=age:drop=nr", "has drop= twice; give it once with all columns"),

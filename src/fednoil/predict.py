@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from fednoil.data.images import as_mode, fitted
-from fednoil.data.tabular import TableFile, encoded, read_grid
+from fednoil.data.tabular import TableFile, encoded, names_of, read_grid
 from fednoil.data.vectors import aligned, is_vector, unfamiliar
 from fednoil.errors import UserError
 from fednoil.records.model_file import LoadedModel, load_model
@@ -37,8 +37,8 @@ def predict_files(
     if is_vector(model.image_shape):
         known = Known(model.columns, model.image_shape[0], *model.normalisation)
         tables = [read_vectors(path, known, doubt) for path in images]
-        found = np.concatenate(tables)
-        names = [f"{path}, row {row}" for path, table in zip(images, tables, strict=True) for row in range(len(table))]
+        found = np.concatenate([rows for rows, _ in tables])
+        names = [name for _, names in tables for name in names]
     else:
         found = np.stack([read_image(path, model, resize) for path in images])
     rows = []
@@ -73,8 +73,9 @@ class Known:
         return aligned(values, columns, self.columns or columns, grid.where)
 
 
-def read_vectors(path: Path, known: Known, doubt: Doubt) -> np.ndarray:
-    """The rows of a table, or an array in an .npy file: float32 [N, D]."""
+def read_vectors(path: Path, known: Known, doubt: Doubt) -> tuple[np.ndarray, list[str]]:
+    """The rows of a table, or an array in an .npy file, float32 [N, D], and what they are called."""
+    names = None
     if path.suffix.lower() == ".npy":
         try:
             with path.open("rb") as file:
@@ -90,12 +91,13 @@ def read_vectors(path: Path, known: Known, doubt: Doubt) -> np.ndarray:
         if not grid.count:
             raise UserError(f"{path} has no row; give at least one")
         values = known.rows(grid, doubt)
+        names = names_of(grid) if "id" in grid.role else None
     if values.ndim != 2 or values.dtype.kind not in "fiu" or values.shape[1] != known.count:
         kind = f"{values.dtype} of shape {list(values.shape)}"
         raise UserError(f"{path} is {kind}; the model takes numbers of shape [N, {known.count}]")
     if not len(values):
         raise UserError(f"{path} has no row; give at least one")
-    return values.astype(np.float32)
+    return values.astype(np.float32), names or [f"{path}, row {row}" for row in range(len(values))]
 
 
 def read_image(path: Path, model: LoadedModel, resize: bool) -> np.ndarray:

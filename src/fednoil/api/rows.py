@@ -17,7 +17,7 @@ def rows_by_name(given: Any, known: Known) -> np.ndarray | None:
     """The rows of a file, a DataFrame or an Arrow table, by the names of their columns: float32 [N, D]; None for
     arrays, and if the model's columns have no names. Warnings say what is unlike all that the model has seen."""
     if isinstance(given, str | Path):
-        return read_vectors(Path(given).expanduser(), known, _doubt)
+        return read_vectors(Path(given).expanduser(), known, _doubt)[0]
     named = known.columns and [*known.columns] != [str(k) for k in range(known.count)]
     if not named or not hasattr(given, "columns"):
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from fednoil.errors import UserError, few_of, nearest
 
 _DROP = "drop"
-_WORDS = re.compile(rf":(path|label|site|split|{_DROP})=")
+_WORDS = re.compile(rf":(path|id|label|site|split|{_DROP})=")
 
 
 @dataclass(frozen=True)

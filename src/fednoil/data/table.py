@@ -25,6 +25,7 @@ COLUMN_NAMES = {
     "label": ("label", "class", "target"),
     "site": ("site", "client", "annotator"),
     "split": ("split",),
+    "id": (),  # only where it is said
 }
 MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none", "missing")  # in any case: no value, or no label
 _SPLITS = ("train", "test")
@@ -153,7 +154,8 @@ def places(where: str, header: Sequence[str], needed: Sequence[str], choice: Cho
     """Where the columns with a meaning are; `needed` are those that there must be, and paths mean nothing unless they
     are."""
     place: dict[str, int] = {}
-    roles = tuple(dict.fromkeys((*needed, "label", "site", "split")))
+    others: tuple[str, ...] = () if "path" in needed else ("id",)
+    roles = tuple(dict.fromkeys((*needed, "label", "site", "split", *others)))
     choice.check(where, header, roles)
     taken = {*choice.role.values(), *choice.drop}
     for name in roles:

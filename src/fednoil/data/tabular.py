@@ -208,11 +208,11 @@ def _categories(cells: Sequence[str], name: str) -> tuple[list[np.ndarray], list
 
 
 def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...], notices: Sequence[str] = ()) -> Listing:
-    """The rows as a listing; a row is called by its number in the file."""
+    """The rows as a listing; a row is called by its id, or by its number in the file."""
     where, (labels, names) = grid.where, labels_of(grid.where, grid.texts("label") or [], grid.at)
     sites = sites_of(where, grid.texts("site"), grid.at)
     splits = np.array(splits_of(where, grid.texts("split"), len(values), grid.at))
-    items, said = np.array(numbered(len(values))), [*notices, *about_sites(grid.role.get("site", ""), grid.choice)]
+    items, said = np.array(names_of(grid)), [*notices, *about_sites(grid.role.get("site", ""), grid.choice)]
 
     def part(split: str) -> Raw:
         rows = np.flatnonzero(splits == split)
@@ -220,6 +220,19 @@ def rows_of(grid: TableFile, values: np.ndarray, columns: tuple[str, ...], notic
         return Raw(items[rows].tolist(), labels[rows], values[rows], names, [], said, whose, columns)  # pyright: ignore[reportArgumentType]
 
     return Listing(where, part("train"), part("test") if "test" in splits else None)
+
+
+def names_of(grid: TableFile) -> list[str]:
+    """What rows are called: by the column of ids, or by their numbers."""
+    ids = grid.texts("id")
+    if ids is None:
+        return numbered(grid.count)
+    if "" in ids:
+        raise UserError(f"{grid.where}: {grid.at(ids.index(''))} has no id in column '{grid.role['id']}'")
+    first = {name: row for row, name in reversed([*enumerate(ids)])}
+    if twice := next((name for row, name in enumerate(ids) if first[name] != row), None):
+        raise UserError(f"{grid.where} has the id '{twice}' twice in column '{grid.role['id']}'; rows need their own")
+    return ids
 
 
 class TableCopy(Copy):
@@ -234,6 +247,7 @@ class TableCopy(Copy):
         self.labels, names = labels_of(where, self.grid.texts("label") or [], self.grid.at)
         splits = splits_of(where, self.grid.texts("split"), len(self.labels), self.grid.at)
         self._train = np.array([split == "train" for split in splits])
+        self._rows = {name: row for row, name in enumerate(names_of(self.grid))}
         self.named, self.alone = names is not None, not self._train.all()
         self.classes = name_classes(where, self.labels, names)
 
@@ -242,9 +256,9 @@ class TableCopy(Copy):
         return self._train
 
     def row(self, sample: Sample) -> int:
-        if not sample.item.isdecimal() or int(sample.item) >= len(self.labels):
+        if sample.item not in self._rows:
             raise UserError(f"{sample.where}: {self.word}:{self.path} has no row '{sample.item}'")
-        return int(sample.item)
+        return self._rows[sample.item]
 
     def write(self, out: Path, labels: np.ndarray) -> None:
         column, kept = self.grid.role["label"], labels >= 0
