@@ -348,3 +348,33 @@ def test_a_site_that_has_other_classes_than_all_others_is_pointed_out(tmp_path: 
     assert [line for line in found if "at no other site" in line] == [
         "c: its classes (no, yes) are at no other site (m, n, y); if they are the same, name them alike"
     ]
+
+
+def test_common_data_test_the_model_of_all_sites(tmp_path: Path) -> None:
+    """Columns and classes are matched by name; nothing is held out then, and accuracy is accuracy."""
+    for name, shift in (("a", 0), ("b", 3), ("clean", 1)):
+        rows = "".join(f"{20 * (k % 2) + k % 5 + shift},{'rb'[k % 2]},{'ny'[k % 2]}\n" for k in range(20))
+        (tmp_path / f"{name}.csv").write_text("x,colour,label\n" + rows)
+    (tmp_path / "clean.csv").write_text("label,y,colour,x\ny,1,b,21\nn,1,r,2\ny,1,g,25\n")
+    sites = {name: f"table:{tmp_path / name}.csv" for name in "ab"}
+    keys = {"model.name": "linear", "train.rounds": 2}
+    run = package.run("demo", data=sites, test=f"table:{tmp_path}/clean.csv:drop=y", set=keys, progress=False)
+    dataset = run._played()[0].setting.dataset
+    assert (len(dataset.train), len(dataset.test), dataset.about.held_out) == (40, 3, False)
+    assert dataset.test.labels.tolist() == [1, 0, 1]
+    assert dataset.about.columns == ("x", "colour=b", "colour=r")
+    assert dataset.test.images[2].tolist()[1:] == [0, 0]  # no site has green ones
+    assert "measure" not in run.summary
+
+    def fails(test: str) -> str:
+        with pytest.raises(UserError) as failed:
+            load(load_config({"data": {"name": "sites", "sites": sites, "test": test}}).data)
+        return str(failed.value)
+
+    assert fails("clean.csv").startswith("data.test: data 'clean.csv' must be folder:PATH, ")
+    (tmp_path / "clean.csv").write_text("label,colour,x\nz,b,21\n")
+    assert fails(f"table:{tmp_path}/clean.csv").endswith("has the class 'z', which no site has; they have n, y")
+    (tmp_path / "clean.csv").write_text("label,colour,x\n1,b,21\n0,r,1\n")
+    assert "has classes with numbers, and the sites with names; use the same" in fails(f"table:{tmp_path}/clean.csv")
+    (tmp_path / "a.csv").write_text("x,colour,label,split\n1,r,n,train\n21,b,y,train\n3,r,n,test\n")
+    assert "site 'a' has test samples of its own, and data.test is for all" in fails(f"table:{tmp_path}/b.csv")

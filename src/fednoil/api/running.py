@@ -63,9 +63,10 @@ def run(
             [N, H, W, C] or [N, C, H, W]; vectors [N, D] are numbers, with NaN for missing values, for a model such
             as `mlp`; labels are class numbers from 0, or strings. Labels are used as they are: a preset's noise is left
             out unless `set` adds some.
-        test: A pair or Dataset to measure accuracy with. Without it accuracy is None; `set={"data.validation": 0.2}`
-            then keeps a share of each client's samples out of training, and `Run.history` has the agreement with their
-            given labels as `val_accuracy`.
+        test: A pair or Dataset to measure accuracy with, or the name of data on disk where `data` has one for each
+            client. Without it accuracy is None for arrays; `set={"data.validation": 0.2}` then keeps a share of each
+            client's samples out of training, and `Run.history` has the agreement with their given labels as
+            `val_accuracy`.
         class_names: The names of the classes, in the order of their numbers.
         true_labels: True labels of the samples in `data`, in the same form; only metrics see them.
         out: A folder for the run. Without one nothing is written.
@@ -89,8 +90,9 @@ def run(
         if data is not None and (name := values.get("data", {}).get("name")) is not None:
             raise UserError(f"data.name = {name!r} and data= both say where the data are; leave one of them out")
     if own:
-        changes = changes | {"data": changes.get("data", {}) | own}
-        data = None
+        tested = {"test": test} if isinstance(test, str) and own["name"] == SITES else {}
+        changes = changes | {"data": changes.get("data", {}) | own | tested}
+        data, test = None, None if tested else test
     given = _given(data, test, class_names, true_labels)
     made = resolve(source, changes, given, folder if resume else None, seed, device)
     store = Store() if folder is None else InFolder(folder, resume=resume, force=force)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
@@ -40,6 +41,11 @@ class SitesConfig(PictureConfig):
     sites: Annotated[dict[str, str], AfterValidator(_named)] = Field(
         default_factory=dict, description="each site's name and data in a simulation, as { nord = 'folder:PATH' }"
     )
+    test: str = Field(
+        default="",
+        description="data with correct labels, named like a site's, that test the model of a simulation; none: the "
+        "sites' own test samples, or else a share that is held out at each",
+    )
 
 
 class SitesSource(PictureSource):
@@ -50,7 +56,15 @@ class SitesSource(PictureSource):
         return tuple(self.config.sites)
 
     def listing(self) -> Listing:
-        return merged({name: _read(name, source.listing) for name, source in self._open().items()})
+        listings = {name: _read(name, source.listing) for name, source in self._open().items()}
+        return merged(listings, None if self._test is None else _read("", self._test.listing))
+
+    @cached_property
+    def _test(self) -> Source | None:
+        from fednoil.data.sources import as_asked, open_own, open_source  # the table has this class in it
+
+        _read("", lambda: open_own(self.config.test)) if self.config.test else None
+        return open_source(as_asked(self.config.test, self.config)) if self.config.test else None
 
     def decode(self, room: Room = in_memory, progress: Progress | None = None) -> Decoded:
         listing = self.listing()
@@ -64,6 +78,7 @@ class SitesSource(PictureSource):
         if any(isinstance(source, VectorSource) for source in self._open().values()):
             return None  # what is read of a table is not kept
         found = {name: _read(name, source.files) for name, source in self._open().items()}
+        found |= {} if self._test is None else {"": _read("", self._test.files)}
         paths: list[Path] = []
         for files in found.values():
             if files is None:
@@ -85,15 +100,17 @@ class SitesSource(PictureSource):
 
 
 def _read(site: str, read: Callable[[], T]) -> T:
-    """What a site's source gives; an error names the site."""
+    """What the source of a site, or of the data that test all, gives; an error names it."""
     try:
         return read()
     except UserError as error:
-        raise UserError(f"site '{site}': {error}") from None
+        where = f"site '{site}'" if site else "data.test"
+        raise UserError(f"{where}: {error}") from None
 
 
-def merged(sites: Mapping[str, Listing]) -> Listing:
-    """All sites' images as one listing, their classes numbered alike; what doesn't fit together is one clear line."""
+def merged(sites: Mapping[str, Listing], common: Listing | None = None) -> Listing:
+    """All sites' images as one listing, their classes numbered alike, with `common` ones for testing if there are some;
+    what doesn't fit together is one clear line."""
     for name, listing in sites.items():
         if not listing.train.items and not listing.train.skipped:
             raise UserError(f"site '{name}' ({listing.where}) has no labelled image; every site needs one")
@@ -118,7 +135,39 @@ def merged(sites: Mapping[str, Listing]) -> Listing:
     sites = _with_strangers(sites)
     train = _joined({name: own.train for name, own in sites.items()}, classes)
     where = f"{SITES} {', '.join(sites)}"
-    return Listing(where, train, _joined(tested, classes) if tested else None)
+    if common is None:
+        return Listing(where, train, _joined(tested, classes) if tested else None)
+    if tested:
+        raise UserError(f"site '{next(iter(tested))}' has test samples of its own, and data.test is for all; keep one")
+    return Listing(where, train, _tested(common, train))
+
+
+def _tested(common: Listing, train: Raw) -> Raw:
+    """Data that test all sites' model, with the columns and the classes of what it is trained on."""
+    raw, where, pictures = common.test or common.train, f"data.test ({common.where})", None
+    if bool(raw.columns) != bool(train.columns):
+        raise UserError(f"{where} has {'rows' if raw.columns else 'pictures'}, and the sites have not")
+    if raw.columns:
+        pictures = list(aligned(np.asarray(raw.pictures, np.float32), raw.columns, train.columns, where))
+    if (raw.class_names is None) != (train.class_names is None):
+        how = ("numbers", "names") if raw.class_names is None else ("names", "numbers")
+        raise UserError(f"{where} has classes with {how[0]}, and the sites with {how[1]}; use the same")
+    number = {name: k for k, name in enumerate(train.class_names or ())}
+    names = raw.class_names
+    if unknown := [name for name in names or () if name not in number]:
+        raise UserError(f"{where} has the class '{unknown[0]}', which no site has; they have {few_of([*number])}")
+    labels = raw.labels if names is None else np.array([number[name] for name in names], np.int64)[raw.labels]
+    skipped = [(f"data.test: {item}", why) for item, why in raw.skipped]
+    return replace(
+        raw,
+        labels=labels,
+        class_names=train.class_names,
+        pictures=raw.pictures if pictures is None else pictures,
+        columns=train.columns,
+        skipped=skipped,
+        notices=[],
+        sites=None,
+    )
 
 
 def _with_strangers(sites: Mapping[str, Listing]) -> Mapping[str, Listing]:
