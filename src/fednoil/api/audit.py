@@ -15,7 +15,7 @@ from fednoil.api.words import in_python
 from fednoil.audit import ESTIMATORS, estimates, files, write
 from fednoil.audit.cases import Cases, client_number, of_state, source_of
 from fednoil.audit.folds import USUAL, of_folds, why_folds
-from fednoil.errors import UserError
+from fednoil.errors import UserError, counted
 from fednoil.experiment import Experiment
 from fednoil.reporters import reporter_for
 from fednoil.rounds import RunState
@@ -82,10 +82,16 @@ class Audit:
 
     @property
     def noise_ratios(self) -> dict[str | int, float]:
-        """The estimated share of wrong labels of each client, in 0..1."""
+        """The estimated share of wrong labels of each client, in 0..1; `notices` say how far to trust them."""
         clients = _numbers(pa.table({"client": [entry["client"] for entry in self.summary["clients"]]}), "client")
         ratios = [entry["noise_ratio"] for entry in self.summary["clients"]]
         return dict(zip(clients.column("client").to_pylist(), ratios, strict=True))
+
+    @property
+    def notices(self) -> list[str]:
+        """What limits the audit: a model that is too weak, labels that it has memorised. `summary` has an `interval`
+        for each client besides."""
+        return files.noticed(self.summary["clients"])
 
     @in_python
     def save(self, path: str | Path, *, force: bool = False) -> Path:
@@ -99,7 +105,8 @@ class Audit:
     def __repr__(self) -> str:
         overall, count = self.summary["overall"], len(self.summary["clients"])
         ratio = f"about {100 * overall['noise_ratio']:.1f} % of {overall['samples']:,} labels wrong"
-        return f"<fednoil.Audit of {count} client{'s' * (count > 1)}: {ratio}, {overall['flagged']:,} flagged>"
+        doubts = f"; {counted(len(self.notices), 'notice')}" if self.notices else ""
+        return f"<fednoil.Audit of {count} client{'s' * (count > 1)}: {ratio}, {overall['flagged']:,} flagged{doubts}>"
 
     def _repr_html_(self) -> str:
         """For notebooks."""

@@ -120,6 +120,13 @@ def notices(clients: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
+def noticed(clients: Sequence[dict[str, Any]]) -> list[str]:
+    """The notices as lines."""
+    found = notices(clients).items()
+    names = [(notice, f"client{'s' if len(whose) > 1 else ''} {', '.join(whose)}: ", whose) for notice, whose in found]
+    return [notice if len(whose) == len(clients) else name + notice for notice, name, whose in names]
+
+
 def write_audit(out: Path, table: pa.Table, summary: dict[str, Any]) -> None:
     """Write the files; the summary comes last, because it marks the audit as complete."""
     buffer = io.BytesIO()

@@ -13,7 +13,7 @@ _NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"
 
 def show_audit(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     """Print the summary of the audit in `folder`, or all of it as JSON."""
-    from fednoil.audit.files import notices
+    from fednoil.audit.files import noticed
     from fednoil.cli.tables import show
 
     if as_json:
@@ -44,9 +44,8 @@ def show_audit(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         "most": "most often",
     }
     show(rows, columns, f"Labels of {summary['data']}", False)
-    for notice, whose in notices(summary["clients"]).items():
-        everyone = len(whose) == len(summary["clients"])
-        print(notice if everyone else f"client{'s' if len(whose) > 1 else ''} {', '.join(whose)}: {notice}")
+    for line in noticed(summary["clients"]):
+        print(line)
     for entry in summary["clients"]:
         for line in _left_out(entry):
             print(line if entry["client"] is None else f"client {entry['client']}: {line}")
