@@ -18,6 +18,7 @@ from fednoil.learners.base import Client, Nets, Phase, Trainee, Turn
 from fednoil.learners.capabilities import (
     CAPABILITIES,
     Adapts,
+    AsksTogether,
     ChangesGradients,
     EvensBatches,
     FollowsUp,
@@ -39,7 +40,7 @@ CPU = torch.device("cpu")
 HAVE: dict[str, set[type]] = {
     "erm": set(),
     "coteaching": set(),
-    "fednoil": {Looks, Surveys, PlansTogether, EvensBatches},
+    "fednoil": {Looks, Surveys, AsksTogether, PlansTogether, EvensBatches},
     "josrc": {ChangesGradients, FollowsUp},
     "dividemix": {Surveys, Adapts, PlansTogether, Observes},
 }

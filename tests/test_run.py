@@ -156,7 +156,7 @@ def test_what_needs_the_truth_is_absent_without_it(toml: Path, tmp_path: Path) -
 def test_a_run_that_lost_a_class_says_so(per_class: list[float | None], expected: str) -> None:
     summary = {"final_accuracy": 27.0, "best_accuracy": 30.0, "wall_s": 1.0, "per_class_accuracy": per_class}
     first, *rest = closing(summary, Path("runs/one"), "this may help").splitlines()
-    more = [line for line in rest if line.startswith("no test sample")]
+    more = [line for line in rest if line.startswith("no test sample of")]
     assert first == "final accuracy 27.00 %, best 30.00 %, 1.0 s; results in runs/one"
     assert more == ([f"{expected}; this may help"] if expected else [])
     assert (expected in closing(summary, Path("runs/one")).splitlines()) == bool(expected)

@@ -210,10 +210,9 @@ def _one_line(error: ValidationError, section: str, model: type[BaseModel]) -> s
             hint = f"; it is a key of {', '.join(elsewhere)}"
         elif fixed := constants(section, key):
             hint = f"; it is a constant of {', '.join(fixed)}, which a class of your own can change"
-        elif others := [name for name in Config.model_fields if key in _section_model(name, {}).model_fields]:
-            hint = f"; it is a key of {', '.join(others)}"
         else:
-            hint = nearest(key, known)
+            others = [name for name in Config.model_fields if key in _section_model(name, {}).model_fields]
+            hint = nearest(key, known) or (f"; it is a key of {', '.join(others)}" if others else "")
         return f"unknown key '{section}.{key}'; known in {section}: {', '.join(known)}{hint}"
     if first["type"] == "missing":
         return f"{section}.{names[-1]} has no default; set it"
