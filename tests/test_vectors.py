@@ -129,16 +129,36 @@ def test_columns_that_may_not_be_what_they_seem_are_pointed_out(tmp_path: Path) 
         [k, f"p{k}", f"2000-01-{k % 9}", 40 - k, 7 * k, k % 7, f"{k % 9},5", *(("u", "V ", "v")[k % 3], k % 2)]
         for k in range(40)
     ]
-    names = ["", "patient", "day", "number", "caseID", "age", "dose", "sex", "icd", "plan", "ward", "label"]
-    rows = [[*row, "ab"[k % 2], "ab"[k % 39 % 2], "xy"[k % 2]] for k, row in enumerate(rows)]
+    names = [
+        "",
+        "patient",
+        "day",
+        "number",
+        "caseID",
+        "age",
+        "dose",
+        "sex",
+        "icd",
+        "plan",
+        "ward",
+        "seen",
+        "area",
+        "n99",
+    ]
+    rows = [
+        [*row, "ab"[k % 2], "ab"[k % 39 % 2], 20240101 + k % 28, -999 if k % 9 == 0 else k % 7, k % 5 + 95, "xy"[k % 2]]
+        for k, row in enumerate(rows)
+    ]
+    names += ["n99", "label"]
     path = write(tmp_path / "t.csv", names, rows)
     found = json.loads(done("data", f"table:{path}", "--json"))
-    assert found["notices"][:5] == [
+    assert found["notices"][:6] == [
         "without a name and left out: column 1",
         "columns that say the same as the label: 'icd', 'plan'; if they were made from it, leave them out "
         "(:drop=COLUMN)",
-        "columns that may only number, name or date the rows: 'patient', 'day', 'number', 'caseID'; if so, leave them "
-        "out (:drop=COLUMN)",
+        "columns that may only number, name or date the rows: 'patient', 'day', 'number', 'caseID', 'seen'; if so, "
+        "leave them out (:drop=COLUMN)",
+        "columns with a number far from the others that may mean a missing value: 'area' (-999); if so, leave it empty",
         "columns of text that read like numbers: 'dose' (0,5); if so, write 5.1, not 5,1 or 5.1 %",
         "columns with categories that differ only in case or spaces: 'sex'; if they are one, write it alike",
     ]

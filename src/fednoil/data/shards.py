@@ -58,8 +58,11 @@ def wanted_columns(path: Path, schema: pa.Schema, label_columns: Sequence[str] =
     stored = _of_kind(kinds, names, "ClassLabel") if label_columns == LABEL_COLUMNS else None
     label = next((name for name in label_columns if name in names), stored)
     if image is None or label is None:
+        other = "; if its rows are not pictures, write table:FILE" if image is None else ""
         what, usual = ("image", IMAGE_COLUMNS) if image is None else ("label", tuple(label_columns))
-        raise UserError(f"{path} has no {what} column ({' or '.join(usual)}); its columns are {', '.join(names)}")
+        raise UserError(
+            f"{path} has no {what} column ({' or '.join(usual)}); its columns are {', '.join(names)}{other}"
+        )
     found = [image, label, *([site] if (site := site_column(names)) else [])]
     if twice := next((name for name in found if names.count(name) > 1), None):
         raise UserError(f"{path} has {names.count(twice)} columns '{twice}'; keep one")

@@ -274,8 +274,9 @@ def _union(sites: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         for name in names:
             before = first.setdefault(simplified(name), (site, name))
             if before[1] != name:
+                other = "" if before[0] == site else f" site '{before[0]}'"
                 raise UserError(
-                    f"site '{site}' has a class '{name}' and site '{before[0]}' '{before[1]}'; if they are one class, "
+                    f"site '{site}' has a class '{name}' and{other} '{before[1]}'; if they are one class, "
                     "call it the same, otherwise give them names that differ in more than case and spaces"
                 )
     every = {name for names in sites.values() for name in names}

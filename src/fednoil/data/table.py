@@ -172,6 +172,7 @@ def places(where: str, header: Sequence[str], needed: Sequence[str], choice: Cho
     if missing := [name for name in needed if name not in place]:
         role, has = missing[0], few_of(header) or "none"
         how = f"call one of them {' or '.join(COLUMN_NAMES[role])}, or add :{role}=COLUMN"
+        how += "; if its rows are not pictures, write table:FILE" * (role == "path")
         raise UserError(f"{where} has no column '{role}'; its columns are {has}; {how}")
     return place
 

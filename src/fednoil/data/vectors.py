@@ -26,6 +26,8 @@ MOST_CATEGORIES = 100
 _DIGITS = 6  # of means and spreads, so that sums in another order give the same
 MARK = "="
 _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+_DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[0-2])")  # a date as one number, which float32 rounds to even
+_CODE, _FAR = re.compile(r"-?99+"), 3.0  # how many times as far from the median as the quartiles are apart
 _ID = re.compile(r"(?i:(.*[ _.-])?id)|.*[a-z](Id|ID)")
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(,\d+ ?%?| ?%)")  # none for Python
 _MANY = 20  # different values, below which nothing is taken for names of rows
@@ -173,13 +175,15 @@ def check_categories(where: str, column: str, names: Sequence[str]) -> None:
 def about_columns(values: np.ndarray, names: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Lines about columns of rows [N, D] with labels [N] that may not be what they seem."""
     place, classes = {name: k for k, name in enumerate(names)}, np.unique(labels, return_inverse=True)[1]
-    ids, numbers, twice, copies = [], [], [], []
+    ids, numbers, twice, copies, codes = [], [], [], [], []
     for stem, own in _stems(names).items():
         texts, block = [name.partition(MARK)[2] for name in own], values[:, [place[name] for name in own]]
         if _tells_apart(stem, block[:, 0], texts):
             ids.append(f"'{stem}'")
         elif _copies(block, classes):
             copies.append(f"'{stem}'")
+        elif len(own) == 1 and not any(texts) and (code := _code(block[:, 0])) is not None:
+            codes.append(f"'{stem}' ({code:g})")
         elif all(map(_NUMBER.fullmatch, texts)):
             numbers.append(f"'{stem}' ({texts[0]})")
         elif len({" ".join(text.casefold().split()) for text in texts}) < len(texts):
@@ -187,6 +191,7 @@ def about_columns(values: np.ndarray, names: Sequence[str], labels: Sequence[str
     said = {
         "columns that say the same as the label: {}; if they were made from it, leave them out (:drop=COLUMN)": copies,
         "columns that may only number, name or date the rows: {}; if so, leave them out (:drop=COLUMN)": ids,
+        "columns with a number far from the others that may mean a missing value: {}; if so, leave it empty": codes,
         "columns of text that read like numbers: {}; if so, write 5.1, not 5,1 or 5.1 %": numbers,
         "columns with categories that differ only in case or spaces: {}; if they are one, write it alike": twice,
     }
@@ -202,13 +207,25 @@ def _copies(block: np.ndarray, classes: np.ndarray) -> bool:
     return alike and len(codes) > _MANY and len(np.unique(codes * count + classes)) == count
 
 
+def _code(numbers: np.ndarray) -> float | None:
+    """A number such as -999 that occurs again and again, far from all others in a column [N]."""
+    known = numbers[np.isfinite(numbers)]
+    low, middle, high = np.quantile(known, (0.25, 0.5, 0.75)) if len(known) else (0, 0, 0)
+    for end in {float(known.min()), float(known.max())} if high > low else ():
+        if _CODE.fullmatch(f"{end:g}") and (known == end).sum() > 2 and abs(end - middle) > _FAR * (high - low):
+            return end
+    return None
+
+
 def _tells_apart(stem: str, numbers: np.ndarray, texts: Sequence[str]) -> bool:
     """Whether a column of numbers [N], or of categories, may only tell rows apart."""
     numbers = np.sort(numbers)
     counts = len(numbers) > _MANY and np.array_equal(numbers, numbers[0] + np.arange(len(numbers)))
+    known = numbers[np.isfinite(numbers)] if not any(texts) else numbers[:0]
+    days = len(known) > 0 and all(_DAY.fullmatch(f"{number:.0f}") for number in known)
     called = _ID.fullmatch(stem) is not None and len(np.unique(numbers)) > _MANY
     many = 2 * len(texts) > max(len(numbers), 2 * _MANY)
-    return many or counts or called or all(map(_DATE.fullmatch, texts))
+    return many or counts or called or days or all(map(_DATE.fullmatch, texts))
 
 
 def aligned(values: np.ndarray, columns: Sequence[str], wanted: Sequence[str], where: str) -> np.ndarray:
