@@ -129,22 +129,7 @@ def test_columns_that_may_not_be_what_they_seem_are_pointed_out(tmp_path: Path) 
         [k, f"p{k}", f"2000-01-{k % 9}", 40 - k, 7 * k, k % 7, f"{k % 9},5", *(("u", "V ", "v")[k % 3], k % 2)]
         for k in range(40)
     ]
-    names = [
-        "",
-        "patient",
-        "day",
-        "number",
-        "caseID",
-        "age",
-        "dose",
-        "sex",
-        "icd",
-        "plan",
-        "ward",
-        "seen",
-        "area",
-        "n99",
-    ]
+    names = ["", "patient", "day", "number", "caseID", "age", "dose", "sex", "icd", "plan", "ward", "seen", "area"]
     rows = [
         [*row, "ab"[k % 2], "ab"[k % 39 % 2], 20240101 + k % 28, -999 if k % 9 == 0 else k % 7, k % 5 + 95, "xy"[k % 2]]
         for k, row in enumerate(rows)
