@@ -32,6 +32,12 @@ def table(path: Path) -> Path:
     return path
 
 
+def read_back(path: Path) -> list[list[str]]:
+    if path.suffix == ".parquet":
+        return [list(row.values()) for row in pq.read_table(path).to_pylist()]
+    return [line.split(",") for line in path.read_text().splitlines()[1:]]
+
+
 def test_what_stands_behind_a_path() -> None:
     assert chosen(Path("a/b.csv")) == (Path("a/b.csv"), Choice())
     assert chosen(Path("C:/b.csv:label=x y:drop=id, visit")) == (
@@ -65,14 +71,17 @@ def test_rows_are_called_by_their_ids(tmp_path: Path, name: str) -> None:
     done("run", "demo", "--set", f"data.name={data}", "--set", "model.name=linear", "--set", "train.rounds=1",
          "--set", "partition.clients=2", "--out", str(out), "-q")  # fmt: skip
     model = str(out / "model.safetensors")
-    rows = json.loads(done("predict", model, f"{path}:id=nr", "--json"))
-    assert [row["image"] for row in rows] == [f"p{k}" for k in range(40)]
+    found = json.loads(done("predict", model, f"{path}:id=nr", "--json"))
+    assert [row["image"] for row in found] == [f"p{k}" for k in range(40)]
     done("audit", "--data", data, "--model", model, "--out", str(tmp_path / "audit"))
     audited = (tmp_path / "audit" / "labels.csv").read_text().splitlines()[1:]
     assert {line.split(",")[1].strip('"') for line in audited} == {f"p{k}" for k in range(40)}
-    (tmp_path / "decisions.csv").write_text("client,item,index,given,decision,label\n,p3,3,well,change,ill\n")
+    (tmp_path / "decisions.csv").write_text("client,item,index,given,decision,label\n,p3,7,well,change,ill\n")
     options = ("--decisions", str(tmp_path / "decisions.csv"), "--out", str(tmp_path / f"new{path.suffix}"))
     assert "1 changed" in done("relabel", "--data", data, *options)
+    changed = rows()
+    changed[3][3] = "ill"
+    assert read_back(tmp_path / f"new{path.suffix}") == changed
     assert "has no row 'p3'" in refused("relabel", "--data", f"table:{path}:label=befund", *options[:-1], "other")
 
 
@@ -86,11 +95,7 @@ def test_a_copy_changes_the_column_of_labels(tmp_path: Path, name: str) -> None:
     said = f"a copy of {path.name} is of the same format; end its name in {path.suffix}\n"
     assert said in refused("relabel", "--data", f"table:{path}:label=befund", "--decisions",
                            str(tmp_path / "decisions.csv"), "--out", str(tmp_path / "new.npz"))  # fmt: skip
-    if path.suffix == ".parquet":
-        found = [list(row.values()) for row in pq.read_table(out).to_pylist()]
-    else:
-        found = [line.split(",") for line in out.read_text().splitlines()[1:]]
-    assert found == [["p0", "30", "A", "well", "w0"], *rows()[1:]]
+    assert read_back(out) == [["p0", "30", "A", "well", "w0"], *rows()[1:]]
 
 
 def test_pictures_in_a_list(tmp_path: Path) -> None:
@@ -103,6 +108,11 @@ def test_pictures_in_a_list(tmp_path: Path) -> None:
     assert [row["class"] for row in json.loads(done("data", path, "--json"))["classes"]] == ["a", "b"]
     said = done("run", "demo", "--set", f"data.name={path}", "--set", "train.rounds=1", "--out", str(tmp_path / "run"))
     assert "2 clients (x, y)" in said
+
+
+def test_a_column_that_stands_twice(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,x,label\n1,2,a\n3,4,b\n")
+    assert "has 2 columns 'x'; keep one" in refused("data", f"table:{tmp_path / 't.csv'}:drop=x")
 
 
 @pytest.mark.parametrize(

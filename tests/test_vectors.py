@@ -131,7 +131,15 @@ def test_columns_that_may_not_be_what_they_seem_are_pointed_out(tmp_path: Path) 
     ]
     names = ["", "patient", "day", "number", "caseID", "age", "dose", "sex", "icd", "plan", "ward", "seen", "area"]
     rows = [
-        [*row, "ab"[k % 2], "ab"[k % 39 % 2], 20240101 + k % 28, -999 if k % 9 == 0 else k % 7, k % 5 + 95, "xy"[k % 2]]
+        [
+            *row,
+            "ab"[k % 2],
+            "ab"[k % 39 % 2],
+            20240101 + k % 28,
+            -999 if k % 9 == 0 else k % 7,
+            k % 7 if k else -999,
+            "xy"[k % 2],
+        ]
         for k, row in enumerate(rows)
     ]
     names += ["n99", "label"]
@@ -375,6 +383,10 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     assert row["probabilities"][run.class_names[0]] == pytest.approx(one[0, 0], abs=1e-6)
     write(tmp_path / "bad.csv", ["level", "age", "color"], [[1, 2, "red"]])
     assert "has no column 'colour'; it has level, age, color\n" in refused(
+        "predict", model_path(run), tmp_path / "bad.csv"
+    )
+    write(tmp_path / "bad.csv", ["level", "age", "colour"], [["high", 2, "red"]])
+    assert "has no column 'level' of the kind that is needed" in refused(
         "predict", model_path(run), tmp_path / "bad.csv"
     )
     (tmp_path / "empty.csv").touch()

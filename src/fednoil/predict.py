@@ -68,9 +68,10 @@ class Known:
     def rows(self, grid: TableFile, doubt: Doubt) -> np.ndarray:
         """The rows of a table, whose columns are found by their names: float32 [N, D]."""
         values, columns = encoded(grid, self.columns)
+        found = aligned(values, columns, self.columns or columns, grid.where)
         for line in unfamiliar(values, columns, self.columns, self.mean, self.std):
             doubt(f"{grid.where}: {line}")
-        return aligned(values, columns, self.columns or columns, grid.where)
+        return found
 
 
 def read_vectors(path: Path, known: Known, doubt: Doubt) -> tuple[np.ndarray, list[str]]:

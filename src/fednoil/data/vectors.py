@@ -255,10 +255,10 @@ def unfamiliar(
 ) -> list[str]:
     """Lines about rows [N, D] with these columns that are unlike what a model with the wanted ones, of this mean and
     standard deviation, has seen."""
-    known, said = {stem_of(name) for name in wanted if MARK in name[:-1]}, []
+    said = []
     for stem, own in _stems(columns).items():
         others = [name for name in own if name not in wanted and MARK in name[:-1]]
-        if stem in known and others:
+        if others:
             rows = (values[:, [columns.index(name) for name in others]] == 1).any(1)
             new = few_of([name.partition(MARK)[2] for name in others], 3)
             how = f"have a category that is new to the model ({new})"
