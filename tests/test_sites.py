@@ -356,8 +356,11 @@ def test_common_data_test_the_model_of_all_sites(tmp_path: Path) -> None:
         rows = "".join(f"{20 * (k % 2) + k % 5 + shift},{'rb'[k % 2]},{'ny'[k % 2]}\n" for k in range(20))
         (tmp_path / f"{name}.csv").write_text("x,colour,label\n" + rows)
     (tmp_path / "clean.csv").write_text("label,y,colour,x\ny,1,b,21\nn,1,r,2\ny,1,g,25\n")
+    (tmp_path / "s.csv").write_text("label,colour,x,split\ny,b,21,test\nn,r,2,train\n")
     sites = {name: f"table:{tmp_path / name}.csv" for name in "ab"}
     keys = {"model.name": "linear", "train.rounds": 2}
+    split = load(load_config({"data": {"name": "sites", "sites": {**sites, "test": f"table:{tmp_path}/s.csv"}}}).data)
+    assert split.test.labels.tolist() == [1]
     run = package.run("demo", data=sites, test=f"table:{tmp_path}/clean.csv:drop=y", set=keys, progress=False)
     dataset = run._played()[0].setting.dataset
     assert (len(dataset.train), len(dataset.test), dataset.about.held_out) == (40, 3, False)
@@ -368,13 +371,15 @@ def test_common_data_test_the_model_of_all_sites(tmp_path: Path) -> None:
 
     def fails(test: str) -> str:
         with pytest.raises(UserError) as failed:
-            load(load_config({"data": {"name": "sites", "sites": sites, "test": test}}).data)
+            load(load_config({"data": {"name": "sites", "sites": {**sites, "test": test}}}).data)
         return str(failed.value)
 
-    assert fails("clean.csv").startswith("data.test: data 'clean.csv' must be folder:PATH, ")
+    assert fails("clean.csv").startswith("site 'test': data 'clean.csv' must be folder:PATH, ")
     (tmp_path / "clean.csv").write_text("label,colour,x\nz,b,21\n")
-    assert fails(f"table:{tmp_path}/clean.csv").endswith("has the class 'z', which no site has; they have n, y")
+    assert fails(f"table:{tmp_path}/clean.csv").endswith("has the class 'z', which no other site has; they have n, y")
     (tmp_path / "clean.csv").write_text("label,colour,x\n1,b,21\n0,r,1\n")
-    assert "has classes with numbers, and the sites with names; use the same" in fails(f"table:{tmp_path}/clean.csv")
+    assert "has classes with numbers, and the other sites with names; use the same" in fails(
+        f"table:{tmp_path}/clean.csv"
+    )
     (tmp_path / "a.csv").write_text("x,colour,label,split\n1,r,n,train\n21,b,y,train\n3,r,n,test\n")
-    assert "site 'a' has test samples of its own, and data.test is for all" in fails(f"table:{tmp_path}/b.csv")
+    assert "site 'a' has test samples of its own, beside site 'test'" in fails(f"table:{tmp_path}/b.csv")

@@ -15,6 +15,7 @@ from fednoil.config.schema import Config
 from fednoil.config.source import origin_of, read_source, values_of
 from fednoil.data import SITES
 from fednoil.data.given import Given
+from fednoil.data.sites import TEST
 from fednoil.errors import UserError
 from fednoil.records.compare import method_name
 from fednoil.records.folder import RunFolder
@@ -90,9 +91,10 @@ def run(
         if data is not None and (name := values.get("data", {}).get("name")) is not None:
             raise UserError(f"data.name = {name!r} and data= both say where the data are; leave one of them out")
     if own:
-        tested = {"test": test} if isinstance(test, str) and own["name"] == SITES else {}
-        changes = changes | {"data": changes.get("data", {}) | own | tested}
-        data, test = None, None if tested else test
+        if isinstance(test, str) and own["name"] == SITES:
+            own["sites"][TEST], test = test, None
+        changes = changes | {"data": changes.get("data", {}) | own}
+        data = None
     given = _given(data, test, class_names, true_labels)
     made = resolve(source, changes, given, folder if resume else None, seed, device)
     store = Store() if folder is None else InFolder(folder, resume=resume, force=force)

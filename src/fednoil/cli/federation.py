@@ -249,6 +249,7 @@ def _loopback(folder: Path) -> Loopback:
 def _site(text: str) -> tuple[str, str]:
     """NAME=DATA, with the data's path made absolute: the node has a different working folder."""
     from fednoil.data import forms
+    from fednoil.data.sites import TEST
     from fednoil.flower.names import named
 
     name, equals, data = text.partition("=")
@@ -257,7 +258,7 @@ def _site(text: str) -> tuple[str, str]:
     if not equals or not name or form not in {one.partition(":")[0] for one in known} or not colon or not path:
         raise UserError(f"--site {text}: write NAME={' or NAME='.join(known)}")
     name = named(name, f"--site {text}:")
-    if name in ("superlink", "nodes"):
+    if name in ("superlink", "nodes", TEST):
         raise UserError(f"--site {text}: '{name}' is reserved; choose another")
     return name, f"{form}:{Path(path).expanduser().resolve()}"
 

@@ -12,7 +12,8 @@ from fednoil.data.arrays import NpzCopy, load_arrays, split_labels
 from fednoil.data.copy import Copy
 from fednoil.data.decoded import name_classes
 from fednoil.data.raw import Listing, Raw, numbered
-from fednoil.data.tabular import TableCopy, VectorSource, is_parquet, read_grid, rows_of
+from fednoil.data.tabular import TableCopy, is_parquet, read_grid, rows_of
+from fednoil.data.vector_sources import VectorSource
 from fednoil.data.vectors import check_finite
 from fednoil.errors import UserError
 

@@ -17,7 +17,7 @@ from PIL import ImageOps
 from fednoil.data.images import Picture, as_mode, fitted, is_grey, open_picture, why_unreadable
 from fednoil.data.raw import Raw
 from fednoil.data.sources import open_own
-from fednoil.data.tabular import VectorSource
+from fednoil.data.vector_sources import VectorSource
 from fednoil.data.vectors import aligned
 from fednoil.errors import UserError
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
@@ -19,11 +18,12 @@ from fednoil.data.decoding import Room, decode_listing, in_memory
 from fednoil.data.images import Progress
 from fednoil.data.raw import Listing, Raw
 from fednoil.data.table import COLUMN_NAMES, MISSING
-from fednoil.data.tabular import VectorSource
+from fednoil.data.vector_sources import VectorSource
 from fednoil.data.vectors import aligned, decode_rows, united
 from fednoil.errors import UserError, counted, few_of
 
 SITES = "sites"
+TEST = "test"
 _LONG, _RARE, _ALIKE = 5, 5, 0.85  # letters of a name; how many times as many samples another has; likeness of names
 T = TypeVar("T")
 
@@ -39,12 +39,9 @@ class SitesConfig(PictureConfig):
     """Which sites there are; in a federation, the nodes themselves know what they have."""
 
     sites: Annotated[dict[str, str], AfterValidator(_named)] = Field(
-        default_factory=dict, description="each site's name and data in a simulation, as { nord = 'folder:PATH' }"
-    )
-    test: str = Field(
-        default="",
-        description="data with correct labels, named like a site's, that test the model of a simulation; none: the "
-        "sites' own test samples, or else a share that is held out at each",
+        default_factory=dict,
+        description="each site's name and data in a simulation, as { nord = 'folder:PATH' }; the data of a site called "
+        f"{TEST} are not trained on: they test the model of all",
     )
 
 
@@ -53,18 +50,11 @@ class SitesSource(PictureSource):
     elsewhere = "the data of a federation's sites: `fednoil federation run`, or --site NAME=DATA to simulate them"
 
     def clients(self) -> tuple[str, ...]:
-        return tuple(self.config.sites)
+        return tuple(name for name in self.config.sites if name != TEST)
 
     def listing(self) -> Listing:
         listings = {name: _read(name, source.listing) for name, source in self._open().items()}
-        return merged(listings, None if self._test is None else _read("", self._test.listing))
-
-    @cached_property
-    def _test(self) -> Source | None:
-        from fednoil.data.sources import as_asked, open_own, open_source  # the table has this class in it
-
-        _read("", lambda: open_own(self.config.test)) if self.config.test else None
-        return open_source(as_asked(self.config.test, self.config)) if self.config.test else None
+        return merged(listings, listings.pop(TEST, None))
 
     def decode(self, room: Room = in_memory, progress: Progress | None = None) -> Decoded:
         listing = self.listing()
@@ -78,7 +68,6 @@ class SitesSource(PictureSource):
         if any(isinstance(source, VectorSource) for source in self._open().values()):
             return None  # what is read of a table is not kept
         found = {name: _read(name, source.files) for name, source in self._open().items()}
-        found |= {} if self._test is None else {"": _read("", self._test.files)}
         paths: list[Path] = []
         for files in found.values():
             if files is None:
@@ -89,7 +78,7 @@ class SitesSource(PictureSource):
     def _open(self) -> dict[str, Source]:
         from fednoil.data.sources import as_asked, open_own, open_source  # the table has this class in it
 
-        if not self.config.sites:
+        if not self.clients():
             self._nowhere()
         for name, data in self.config.sites.items():
             _read(name, lambda data=data: open_own(data))
@@ -100,12 +89,11 @@ class SitesSource(PictureSource):
 
 
 def _read(site: str, read: Callable[[], T]) -> T:
-    """What the source of a site, or of the data that test all, gives; an error names it."""
+    """What a site's source gives; an error names the site."""
     try:
         return read()
     except UserError as error:
-        where = f"site '{site}'" if site else "data.test"
-        raise UserError(f"{where}: {error}") from None
+        raise UserError(f"site '{site}': {error}") from None
 
 
 def merged(sites: Mapping[str, Listing], common: Listing | None = None) -> Listing:
@@ -138,26 +126,26 @@ def merged(sites: Mapping[str, Listing], common: Listing | None = None) -> Listi
     if common is None:
         return Listing(where, train, _joined(tested, classes) if tested else None)
     if tested:
-        raise UserError(f"site '{next(iter(tested))}' has test samples of its own, and data.test is for all; keep one")
+        raise UserError(f"site '{next(iter(tested))}' has test samples of its own, beside site '{TEST}'; leave one out")
     return Listing(where, train, _tested(common, train))
 
 
 def _tested(common: Listing, train: Raw) -> Raw:
     """Data that test all sites' model, with the columns and the classes of what it is trained on."""
-    raw, where, pictures = common.test or common.train, f"data.test ({common.where})", None
+    raw, where, pictures = common.test or common.train, f"site '{TEST}' ({common.where})", None
     if bool(raw.columns) != bool(train.columns):
-        raise UserError(f"{where} has {'rows' if raw.columns else 'pictures'}, and the sites have not")
+        raise UserError(f"{where} has {'rows' if raw.columns else 'pictures'}, and the other sites have not")
     if raw.columns:
         pictures = list(aligned(np.asarray(raw.pictures, np.float32), raw.columns, train.columns, where))
     if (raw.class_names is None) != (train.class_names is None):
         how = ("numbers", "names") if raw.class_names is None else ("names", "numbers")
-        raise UserError(f"{where} has classes with {how[0]}, and the sites with {how[1]}; use the same")
+        raise UserError(f"{where} has classes with {how[0]}, and the other sites with {how[1]}; use the same")
     number = {name: k for k, name in enumerate(train.class_names or ())}
     names = raw.class_names
     if unknown := [name for name in names or () if name not in number]:
-        raise UserError(f"{where} has the class '{unknown[0]}', which no site has; they have {few_of([*number])}")
+        raise UserError(f"{where} has the class '{unknown[0]}', which no other site has; they have {few_of([*number])}")
     labels = raw.labels if names is None else np.array([number[name] for name in names], np.int64)[raw.labels]
-    skipped = [(f"data.test: {item}", why) for item, why in raw.skipped]
+    skipped = [(f"{TEST}: {item}", why) for item, why in raw.skipped]
     return replace(
         raw,
         labels=labels,

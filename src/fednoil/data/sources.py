@@ -19,7 +19,7 @@ from fednoil.data.parquet import Parquet
 from fednoil.data.saved import Saved
 from fednoil.data.sites import SITES, SitesSource
 from fednoil.data.table import Csv
-from fednoil.data.tabular import TableSource
+from fednoil.data.vector_sources import TableSource
 from fednoil.data.webdataset import WebDataset
 from fednoil.errors import UserError, nearest
 from fednoil.plugins import Axis

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import re
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fednoil.data.base import PathSource
 from fednoil.data.choice import NOTHING, Choice, chosen
 from fednoil.data.copy import Copy, Sample
-from fednoil.data.decoded import Decoded, Files, name_classes
+from fednoil.data.decoded import name_classes
 from fednoil.data.parquet import read_columns
 from fednoil.data.raw import Listing, Raw, counted_from_0, first_of, numbered
 from fednoil.data.table import MISSING, about_sites, labels_of, line_end, places, read_rows, sites_of, splits_of
-from fednoil.data.vectors import MARK, about_columns, check_categories, decode_rows, stem_of
+from fednoil.data.vectors import MARK, about_columns, check_categories, stem_of
 from fednoil.errors import UserError, few_of
 from fednoil.files import naming
 
@@ -192,7 +190,7 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
     return values, tuple(names)
 
 
-def _doubtful(grid: TableFile, values: np.ndarray, names: Sequence[str]) -> list[str]:
+def doubtful_columns(grid: TableFile, values: np.ndarray, names: Sequence[str]) -> list[str]:
     """Lines about columns without a name, and about those that may not be what they seem."""
     lost = [f"column {place}" for place, name in enumerate(grid.columns, 1) if _NAMELESS.fullmatch(name)]
     return [f"without a name and left out: {few_of(lost)}"] * bool(lost) + about_columns(
@@ -281,41 +279,3 @@ class TableCopy(Copy):
                 csv.writer(file, lineterminator=line_end(rows.file)).writerows(
                     [rows.header, *(line for line, keep in zip(rows.lines, kept, strict=True) if keep)]
                 )
-
-
-class VectorSource(PathSource):
-    """Samples that are vectors, in one file."""
-
-    takes = "FILE"
-    wanted: Sequence[str] = ()  # the columns of the model that is to judge the rows; none: all
-    cached = False  # reading a table again takes about as long as reading a copy
-
-    @abstractmethod
-    def listing(self) -> Listing:
-        """All rows; `Raw.columns` names their columns."""
-
-    def find(self, path: Path) -> Files:
-        file = chosen(path)[0]
-        if not file.is_file():
-            raise UserError(f"{self.config.name} is not a file; it needs {self.how}")
-        return Files(path, (file,), self.decode)
-
-    def decode(self) -> Decoded:
-        return decode_rows(self.listing())
-
-    def labelled(self) -> Raw:
-        return self.listing().train
-
-    def clients(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.listing().train.sites or ()))
-
-
-class TableSource(VectorSource):
-    how = "a CSV or parquet file with the column label, columns of numbers and categories, and maybe site and split"
-    description = "your own table"
-    rewrites = TableCopy
-
-    def listing(self) -> Listing:
-        grid = read_grid(self.path, self.config.name)
-        values, names = encoded(grid, self.wanted)
-        return rows_of(grid, values, names, [] if self.wanted else _doubtful(grid, values, names))

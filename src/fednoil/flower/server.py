@@ -85,8 +85,6 @@ def _check_sums(experiment: Experiment, online: int) -> None:
 
 def check_simulated_only(config: Config) -> None:
     """Refuse what only a simulation can do so far."""
-    if getattr(config.data, "test", ""):
-        raise UserError("data.test is for simulations: in a federation each site's own test images count; leave it out")
     if config.data.held_out:
         raise UserError(
             f"data.validation = {config.data.held_out} is for simulations: in a federation a site's test images are "
