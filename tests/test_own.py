@@ -154,6 +154,11 @@ class Partial(Server):
         return ServerState(dict(list(state.tensors.items())[1:]))
 
 
+class Wider(Server):
+    def aggregate(self, state, round_idx, updates):
+        return ServerState({name: tensor[None] for name, tensor in state.tensors.items()})
+
+
 class Numpy(Server):
     def aggregate(self, state, round_idx, updates):
         return ServerState(state.tensors, {"seen": np.float32(3)})
@@ -202,6 +207,7 @@ class Nothing(Source):
         ("sampling.name=wrong_methods:Nobody", "its draw must return different places of 4, from 0, not []"),
         ("sampling.name=wrong_methods:Unlikely", "its shares must return a chance for each of 4 clients"),
         ("server.name=wrong_methods:Partial", "as a tensor of shape [2, 1, 5, 5], not a NoneType"),
+        ("server.name=wrong_methods:Wider", "as a tensor of shape [2, 1, 5, 5], not shape [1, 2, 1, 5, 5]"),
         ("server.name=wrong_methods:Numpy", "its aggregate left `values` that JSON can't hold; use finite numbers"),
         ("server.name=wrong_methods:Keys", "its Config must be a class derived from fednoil.servers.base.ServerConfig"),
         ("learner.name=wrong_methods:Alone", "its __init__(self, config) must take (self, config, task)"),
