@@ -42,7 +42,7 @@ def test_what_stands_behind_a_path() -> None:
     assert chosen(Path("a/b.csv")) == (Path("a/b.csv"), Choice())
     assert chosen(Path("C:/b.csv:label=x y:drop=id, visit")) == (
         Path("C:/b.csv"),
-        Choice({"label": "x y"}, ("id", "visit")),
+        Choice({"label": "x y"}, ("id, visit",)),
     )
     assert chosen(Path("at:drop=utc:time:site=s")) == (Path("at"), Choice({"site": "s"}, ("utc:time",)))
     assert chosen(Path("a.csv:other=b"))[1] == Choice()
@@ -73,6 +73,7 @@ def test_rows_are_called_by_their_ids(tmp_path: Path, name: str) -> None:
     model = str(out / "model.safetensors")
     found = json.loads(done("predict", model, f"{path}:id=nr", "--json"))
     assert [row["image"] for row in found] == [f"p{k}" for k in range(40)]
+    assert "label= means nothing to a model" in refused("predict", model, f"{path}:label=befund")
     done("audit", "--data", data, "--model", model, "--out", str(tmp_path / "audit"))
     audited = (tmp_path / "audit" / "labels.csv").read_text().splitlines()[1:]
     assert {line.split(",")[1].strip('"') for line in audited} == {f"p{k}" for k in range(40)}
@@ -110,7 +111,12 @@ def test_pictures_in_a_list(tmp_path: Path) -> None:
     assert "2 clients (x, y)" in said
 
 
-def test_a_column_that_stands_twice(tmp_path: Path) -> None:
+def test_columns_with_commas_files_with_colons_and_a_column_that_stands_twice(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('"dose, mg",y,z,label\n1,2,3,a\n4,5,6,b\n')
+    found = json.loads(done("data", f"table:{tmp_path / 't.csv'}:drop=dose, mg:drop=y", "--json"))
+    assert found["columns"] == ["z"]
+    (tmp_path / "t:label=z.csv").write_text("x,label\n1,a\n2,b\n")  # a file may be called so
+    assert json.loads(done("data", f"table:{tmp_path / 't:label=z.csv'}", "--json"))["columns"] == ["x"]
     (tmp_path / "t.csv").write_text("x,x,label\n1,2,a\n3,4,b\n")
     assert "has 2 columns 'x'; keep one" in refused("data", f"table:{tmp_path / 't.csv'}:drop=x")
 
@@ -124,7 +130,8 @@ def test_a_column_that_stands_twice(tmp_path: Path) -> None:
         (":label=befund:id=label", "has the id 'B' twice in column 'label'; rows need their own"),
         (":label=", "label= names no column; write label=COLUMN"),
         (":label=age:label=befund", "has label= twice; give it once"),
-        (":drop=age:drop=nr", "has drop= twice; give it once with all columns"),
+        (":lable=befund", "lable= means nothing; use path, label, site, split, id or drop"),
+        (":drop=age:drop=nr,age", "names the column 'age' twice; give it one meaning"),
         (":label=befund:drop=befund", "names the column 'befund' twice; give it one meaning"),
         (":drop=label", "has no column 'label'; its columns are nr, age, label, befund, ward; call one of them label "
          "or class or target, or add :label=COLUMN"),

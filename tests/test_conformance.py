@@ -355,12 +355,6 @@ class Sets(Server):
         return replace(super().aggregate(state, round_idx, updates), values={"seen": {u.client for u in updates}})
 
 
-class Explodes(Server):
-    def aggregate(self, state: ServerState, round_idx: int, updates: Any) -> ServerState:
-        tensors = super().aggregate(state, round_idx, updates).tensors
-        return ServerState(tensors, {"last": float("nan")} if round_idx == 3 else {})
-
-
 class Partial(Server):
     def aggregate(self, state: ServerState, round_idx: int, updates: Any) -> ServerState:
         tensors = super().aggregate(state, round_idx, updates).tensors
@@ -372,8 +366,7 @@ class Partial(Server):
     [
         (InPlace, "aggregate changes its state or the updates in place"),
         (Counting, "resumed from a checkpoint ends differently.*ServerState"),
-        (Sets, "left `values` that JSON can't hold"),
-        (Explodes, "left `values` that JSON can't hold"),
+        (Sets, r"left values\['seen'\] = .*; JSON has numbers"),
         (Partial, r"must leave 'model/.*' as a tensor of shape \[.*\], not a NoneType"),
     ],
 )

@@ -149,6 +149,11 @@ class Unlikely(Uniform):
         return [float("nan")] * len(scores)
 
 
+class Negative(Uniform):
+    def shares(self, scores):
+        return [-1.0, 1.0, 0.5, 0.5]
+
+
 class Partial(Server):
     def aggregate(self, state, round_idx, updates):
         return ServerState(dict(list(state.tensors.items())[1:]))
@@ -206,9 +211,13 @@ class Nothing(Source):
         ("sampling.name=wrong_methods:Beyond", "its draw must return different places of 4, from 0, not [4]"),
         ("sampling.name=wrong_methods:Nobody", "its draw must return different places of 4, from 0, not []"),
         ("sampling.name=wrong_methods:Unlikely", "its shares must return a chance for each of 4 clients"),
+        ("sampling.name=wrong_methods:Negative", "not negative, with sum 1, not -1, 1, 0.5, 0.5"),
         ("server.name=wrong_methods:Partial", "as a tensor of shape [2, 1, 5, 5], not a NoneType"),
         ("server.name=wrong_methods:Wider", "as a tensor of shape [2, 1, 5, 5], not shape [1, 2, 1, 5, 5]"),
-        ("server.name=wrong_methods:Numpy", "its aggregate left `values` that JSON can't hold; use finite numbers"),
+        (
+            "server.name=wrong_methods:Numpy",
+            "its aggregate left values['seen'] = np.float32(3.0); JSON has numbers, strings, lists",
+        ),
         ("server.name=wrong_methods:Keys", "its Config must be a class derived from fednoil.servers.base.ServerConfig"),
         ("learner.name=wrong_methods:Alone", "its __init__(self, config) must take (self, config, task)"),
         ("partition.kind=wrong_methods:Undealt", "its deal must return a list of indices for each client, not a NoneT"),

@@ -178,6 +178,15 @@ def test_names_that_are_meant() -> None:
     assert doubtful(("malignant", "malginant", "benign"), (), (60, 3, 9)) == [
         "class 'malginant' has 3 samples and is spelled almost like 'malignant'; if they are one, give it one name"
     ]
+    slips = ("bening", "benig", "bemign", "benignn")  # of benign
+    assert [len(doubtful(("benign", slip), (), (90, 3))) for slip in slips] == [1, 1, 1, 1]
+    others = (
+        ("atypical", "typical"),
+        ("hyperthyroid", "hypothyroid"),
+        ("grade III", "grade II"),
+        ("benign", "benign x"),
+    )
+    assert [doubtful(pair, (), (3, 90)) for pair in others] == [[], [], [], []]
     (line,) = doubtful(("ab", "Ab", "AB", " ab", "cd", "CD"), ())
     assert line.startswith("classes 'ab' and 'Ab', 'ab' and 'AB', 'ab' and ' ab' and 1 more differ only")
 
@@ -374,6 +383,10 @@ def test_common_data_test_the_model_of_all_sites(tmp_path: Path) -> None:
             load(load_config({"data": {"name": "sites", "sites": {**sites, "test": test}}}).data)
         return str(failed.value)
 
+    with pytest.raises(UserError, match="data has a client 'test', whose data test the model, and test= is given"):
+        package.run("demo", data={**sites, "test": sites["a"]}, test=sites["b"], set=keys)
+    with pytest.raises(UserError, match="call 'Test' 'test' if its data are to test the model, or otherwise if not"):
+        load_config({"data": {"name": "sites", "sites": {**sites, "Test": sites["a"]}}})
     assert fails("clean.csv").startswith("site 'test': data 'clean.csv' must be folder:PATH, ")
     (tmp_path / "clean.csv").write_text("label,colour,x\nz,b,21\n")
     assert fails(f"table:{tmp_path}/clean.csv").endswith("has the class 'z', which no other site has; they have n, y")

@@ -379,6 +379,20 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     with warnings.catch_warnings(record=True, action="always") as warned:
         run.predict(pa.table({"level": [1], "age": [2], "colour": ["green"]}))
     assert [str(one.message) for one in warned] == [f"the table: {line}" for line in said]
+    assert {Path(one.filename).name for one in warned} == {"test_vectors.py"}
+    batch = judged.to_batches()[0]
+    assert np.allclose(run.probabilities(batch), mine, atol=1e-6)
+    frame = judged.to_pandas()
+    for bad, said in (
+        (frame.iloc[:0], "the table has no row; give at least one"),
+        (frame[["age", "level", "level", "colour"]], "the table has two columns 'level'; their names must differ"),
+        (
+            frame.assign(colour=[3, "red"] * (len(frame) // 2)),
+            "each column needs values of one kind",
+        ),
+    ):
+        with pytest.raises(UserError, match=said):
+            run.predict(bad)
     one = run.probabilities(np.array([[2, 1, 0, 0]]))
     assert row["probabilities"][run.class_names[0]] == pytest.approx(one[0, 0], abs=1e-6)
     write(tmp_path / "bad.csv", ["level", "age", "color"], [[1, 2, "red"]])
@@ -542,3 +556,14 @@ class TestFederation:
         four, two = (CommonTerms(("a", "b"), (n,), (), (), tuple(map(str, range(n)))) for n in (4, 2))
         said = str(misfit(replace(site, columns=four.columns), two))
         assert said.startswith("it has 4 features a sample, the federation 2; all sites need the same features")
+
+
+def test_truth_values_are_the_same_in_every_file(tmp_path: Path) -> None:
+    """A CSV file has True and False, categories, where a parquet file has truth values."""
+    rows = [[k, str(k % 2 == 0), "ab"[k % 2]] for k in range(20)]
+    path = write(tmp_path / "t.csv", ["x", "flag", "label"], rows)
+    run = package.run(
+        "demo", data=f"table:{path}", set={"model.name": "linear", "train.rounds": 1, "partition.clients": 2}
+    )
+    new = pa.table({"x": [float(k) for k in range(20)], "flag": [k % 2 == 0 for k in range(20)]})
+    assert np.allclose(run.probabilities(new), run.probabilities(path), atol=1e-6)

@@ -92,6 +92,8 @@ def run(
             raise UserError(f"data.name = {name!r} and data= both say where the data are; leave one of them out")
     if own:
         if isinstance(test, str) and own["name"] == SITES:
+            if TEST in own["sites"]:
+                raise UserError(f"data has a client '{TEST}', whose data test the model, and test= is given; keep one")
             own["sites"][TEST], test = test, None
         changes = changes | {"data": changes.get("data", {}) | own}
         data = None

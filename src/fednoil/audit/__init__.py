@@ -14,6 +14,7 @@ from fednoil.audit import files, page, peer
 from fednoil.audit.cases import Case, Cases
 from fednoil.errors import UserError
 from fednoil.estimation import Estimate, estimate
+from fednoil.estimation.belief import soft
 from fednoil.seeds import Seed
 
 ESTIMATORS = {"channel": estimate, "cleanlab": peer.peer_estimate}
@@ -37,7 +38,7 @@ def _estimate(case: Case, method: str, *, seen: bool) -> Estimate:
         return ESTIMATORS[method](probabilities, case.given, rng, case.accuracy, case.per_class, seen=seen)
 
     found = by(case.probabilities)
-    low, high = zip(found.interval, *(by(other).interval for other in case.others), strict=True)
+    low, high = zip(found.interval, *(by(soft(case.probabilities, at)).interval for at in case.others), strict=True)
     return replace(found, interval=(min(low), max(high)))
 
 

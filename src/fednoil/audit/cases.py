@@ -60,7 +60,7 @@ class Case:
     skipped: tuple[tuple[str, str], ...] = ()
     notices: tuple[str, ...] = ()
     duplicates: tuple[tuple[str, ...], ...] = ()
-    others: tuple[np.ndarray, ...] = ()  # the least and the most sure probabilities that labels don't speak against
+    others: tuple[float, ...] = ()  # temperatures of `probabilities` that the labels don't speak against
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -134,7 +134,7 @@ def calibrated(cases: Cases) -> Cases:
 
     def at(case: Case) -> Case:
         softer = torch.from_numpy(soft(case.probabilities, best)).float()
-        others = tuple(soft(case.probabilities, end) for end in ends if end != best)
+        others = tuple(end / best for end in ends if end != best)
         return replace(case, bundle={**case.bundle, "probabilities": softer}, others=others)
 
     return replace(cases, clients=[at(case) for case in cases.clients])

@@ -114,7 +114,8 @@ def _check_out(out: Path, source: Copy) -> None:
 
 def _check_ending(out: Path, file: Path) -> None:
     """Refuse a name that says another format than the copy of this file will have."""
-    if file.is_file() and out.suffix.lower() in _FORMATS - {file.suffix.lower()}:
+    endings = {out.suffix.lower(), file.suffix.lower()}
+    if file.is_file() and len(endings) == 2 and endings <= _FORMATS:
         raise UserError(f"--out {out}: a copy of {file.name} is of the same format; end its name in {file.suffix}")
 
 

@@ -23,19 +23,21 @@ class Choice:
     role: dict[str, str] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
 
-    def check(self, where: str, columns: Sequence[str], roles: Sequence[str]) -> None:
-        """Refuse columns that the file hasn't, and roles other than these."""
+    def among(self, where: str, columns: Sequence[str], roles: Sequence[str]) -> Choice:
+        """The choice in a file with these columns, of which some have these roles; refuses what it hasn't."""
         if unknown := next((role for role in self.role if role not in roles), None):
             raise UserError(f"{where}: {unknown}= means nothing here; use {', '.join(roles)} or {_DROP}")
-        for column in (*self.role.values(), *self.drop):
+        drop = [name for text in self.drop for name in ([text] if text in columns else text.split(","))]
+        named = [*self.role.values(), *(name.strip() for name in drop)]
+        for column in named:
             if column not in columns:
                 has = few_of(columns) or "none"
                 raise UserError(f"{where} has no column '{column}'; its columns are {has}{nearest(column, [*columns])}")
             if columns.count(column) > 1:
                 raise UserError(f"{where} has {columns.count(column)} columns '{column}'; keep one")
-        named = [*self.role.values(), *self.drop]
-        if twice := next((column for column in named if named.count(column) > 1), None):
-            raise UserError(f"{where} names the column '{twice}' twice; give it one meaning")
+            if named.count(column) > 1:
+                raise UserError(f"{where} names the column '{column}' twice; give it one meaning")
+        return Choice(self.role, tuple(named[len(self.role) :]))
 
 
 NOTHING = Choice()
@@ -43,16 +45,22 @@ NOTHING = Choice()
 
 def chosen(path: Path) -> tuple[Path, Choice]:
     """The file itself, and what is said of its columns behind it."""
+    if path.exists():
+        return path, NOTHING
     file, *words = _WORDS.split(str(path))
     role: dict[str, str] = {}
-    drop: tuple[str, ...] = ()
+    drop: list[str] = []
     for word, value in zip(words[::2], words[1::2], strict=True):
         if not value.strip():
             raise UserError(f"{path}: {word}= names no column; write {word}=COLUMN")
-        if word in role or (word == _DROP and drop):
-            raise UserError(f"{path} has {word}= twice; give it once{' with all columns' * (word == _DROP)}")
+        if word in role:
+            raise UserError(f"{path} has {word}= twice; give it once")
         if word == _DROP:
-            drop = tuple(name.strip() for name in value.split(","))
+            drop.append(value.strip())
         else:
             role[word] = value.strip()
-    return Path(file), Choice(role, drop)
+    place, _, word = file.rpartition(":")
+    if "=" in word and Path(place).is_file():
+        what = word.partition("=")[0]
+        raise UserError(f"{path}: {what}= means nothing; use path, label, site, split, id or {_DROP}")
+    return Path(file), Choice(role, tuple(drop))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
@@ -24,7 +23,8 @@ from fednoil.errors import UserError, counted, few_of
 
 SITES = "sites"
 TEST = "test"
-_LONG, _RARE, _ALIKE = 5, 5, 0.85  # letters of a name; how many times as many samples another has; likeness of names
+_LONG, _RARE = 5, 5  # letters of a name; how many times as many samples another has
+_NUMBERED = re.compile(r"\d|\b[IVX]+$")  # grade III
 T = TypeVar("T")
 
 
@@ -32,6 +32,8 @@ def _named(sites: dict[str, str]) -> dict[str, str]:
     for name in sites:
         if not name.strip() or not name.isprintable():
             raise ValueError(f"{name!r} is not a name for a site; each needs a readable one")
+        if simplified(name) == TEST != name:
+            raise ValueError(f"call {name!r} '{TEST}' if its data are to test the model, or otherwise if not")
     return sites
 
 
@@ -237,14 +239,24 @@ def doubtful(class_names: Sequence[str], sites: Sequence[str], counts: Sequence[
 
 def _misspelled(counts: Mapping[str, int]) -> list[str]:
     """Lines about classes with few samples whose names are almost those of others."""
-    words = {name: simplified(name) for name in counts if len(name) >= _LONG and not re.search(r"\d", name)}
+    words = {name: simplified(name) for name in counts if len(name) >= _LONG and not _NUMBERED.search(name)}
     found = []
     for name, word in words.items():
         larger = {words[other]: other for other in words if counts[other] > _RARE * counts[name] > 0}
-        if alike := get_close_matches(word, [other for other in larger if other != word], n=1, cutoff=_ALIKE):
+        if alike := next((other for other in larger if _slip(word, other)), None):
             pair = f"class '{name}' has {counted(counts[name], 'sample')} and is spelled almost like"
-            found.append(f"{pair} '{larger[alike[0]]}'; if they are one, give it one name")
+            found.append(f"{pair} '{larger[alike]}'; if they are one, give it one name")
     return found
+
+
+def _slip(word: str, other: str) -> bool:
+    """Whether one letter was left out, added, changed or exchanged with the next; not before the word (atypical)."""
+    short, long = sorted((word, other), key=len)
+    start = next((k for k, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    if len(short) < len(long):
+        return start > 0 and short[start:] == long[start + 1 :]
+    swapped = short[start + 1 : start + 2] + short[start : start + 1] + short[start + 2 :]
+    return word != other and long[start:] in (swapped, long[start : start + 1] + short[start + 1 :])
 
 
 def _twice(what: str, names: Sequence[str]) -> list[str]:

@@ -143,20 +143,20 @@ def read_rows(path: Path, where: str, needed: Sequence[str]) -> CsvRows:
     header = [cell.strip() for cell in lines[0]] if lines else []
     if len(header) == 1 and (marks := [mark for mark in (";", "\t", "|") if mark in header[0]]):
         raise UserError(f"{where} has its columns separated by {marks[0]!r}; separate them by commas")
-    place = places(where, header, needed, choice)
+    place, choice = places(where, header, needed, choice)
     for number, line in zip(numbers, lines, strict=True):
         if len(line) != len(header):
             raise UserError(f"{where}: line {number} has {len(line)} columns, the header {len(header)}")
     return CsvRows(path, header, lines[1:], numbers[1:], place, choice)
 
 
-def places(where: str, header: Sequence[str], needed: Sequence[str], choice: Choice) -> dict[str, int]:
-    """Where the columns with a meaning are; `needed` are those that there must be, and paths mean nothing unless they
-    are."""
+def places(where: str, header: Sequence[str], needed: Sequence[str], choice: Choice) -> tuple[dict[str, int], Choice]:
+    """Where the columns with a meaning are, and the choice in this file; `needed` are those that there must be, and
+    paths mean nothing unless they are."""
     place: dict[str, int] = {}
     others: tuple[str, ...] = () if "path" in needed else ("id",)
     roles = tuple(dict.fromkeys((*needed, "label", "site", "split", *others)))
-    choice.check(where, header, roles)
+    choice = choice.among(where, header, roles)
     taken = {*choice.role.values(), *choice.drop}
     for name in roles:
         if name in choice.role:
@@ -174,7 +174,7 @@ def places(where: str, header: Sequence[str], needed: Sequence[str], choice: Cho
         how = f"call one of them {' or '.join(COLUMN_NAMES[role])}, or add :{role}=COLUMN"
         how += "; if its rows are not pictures, write table:FILE" * (role == "path")
         raise UserError(f"{where} has no column '{role}'; its columns are {has}; {how}")
-    return place
+    return place, choice
 
 
 def read_listing(path: Path) -> Listing:

@@ -96,7 +96,8 @@ def grid_of(
 ) -> TableFile:
     """The columns of a table in memory."""
     names = table.column_names
-    role = {name: names[place] for name, place in places(where, names, needed, choice).items()}
+    place, choice = places(where, names, needed, choice)
+    role = {name: names[column] for name, column in place.items()}
     return TableFile(where, names, len(table), role, lambda k: _cells(where, names[k], table.column(k)), file, choice)
 
 
@@ -159,6 +160,8 @@ def encoded(grid: TableFile, wanted: Sequence[str] = ()) -> tuple[np.ndarray, tu
         if wanted and name not in stems and f"{name}[0]" not in stems:
             continue
         cells: Cells = np.full(grid.count, np.nan) if name in empty else grid.cells(name)
+        if stems.get(name) and not isinstance(cells, list) and cells.ndim == 1:  # True in a CSV file is 1 elsewhere
+            cells = ["" if np.isnan(cell) else {0.0: "False", 1.0: "True"}.get(cell, f"{cell:g}") for cell in cells]
         if MARK in name:
             raise UserError(f"{grid.where}: the name of column '{name}' has a '{MARK}'; rename it")
         if isinstance(cells, list):

@@ -168,7 +168,7 @@ def check_categories(where: str, column: str, names: Sequence[str]) -> None:
         raise UserError(
             f"{where}: column '{column}' has {len(names)} different text values "
             f"('{names[0].partition(MARK)[2][:40]}' for example), too many for categories (at most {MOST_CATEGORIES}); "
-            "leave the column out (:drop={stem}), or give numbers (5.1, not 5,1 or 5.1 %)"
+            f"leave the column out (:drop={column}), or give numbers (5.1, not 5,1 or 5.1 %)"
         )
 
 

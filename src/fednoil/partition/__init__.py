@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -62,10 +62,10 @@ def partition(
 
     def deal(labels: np.ndarray) -> Sequence[np.ndarray]:
         found = way.deal(labels, num_classes, seed.child("partition"))
-        if not isinstance(found, Sequence):
+        if not isinstance(found, Iterable) or isinstance(found, str | Mapping):
             said = f"{AXIS.path} = '{config.kind}': its deal must return a list of indices for each client"
             raise UserError(f"{said}, not a {type(found).__name__}")
-        return found
+        return list(found)
 
     if way.by_owner and owners is not None:
         for key, unset in (("samples_per_client", None), ("imbalance", 1.0)):

@@ -41,17 +41,21 @@ def select(experiment: Experiment, policy: Policy, state: RunState, everyone: Ma
         count = min(count, sum(share > 0 for share in p))
     drawn = sampling.draw(p, count, policy.private.draw(experiment.seed.child("round", round_idx, "select")))
     drawn = drawn.tolist() if isinstance(drawn, np.ndarray | torch.Tensor) else drawn  # of the user's own class
-    if (count and not drawn) or len(set(drawn)) < len(drawn) or not set(drawn) <= set(range(len(candidates))):
+    places = [place for place in range(len(candidates)) if isinstance(drawn, Sequence) and place in drawn]
+    if not isinstance(drawn, Sequence) or (count and not places) or len(places) != len(drawn):
         name = experiment.config.sampling.name
         raise UserError(
             f"sampling.name = '{name}': its draw must return different places of {len(candidates)}, from 0, not {drawn}"
         )
-    return Selection([candidates[place] for place in sorted(drawn)], candidates, p, scores, looks)
+    return Selection([candidates[place] for place in places], candidates, p, scores, looks)
 
 
 def _checked(shares: Sequence[float], count: int, name: str) -> list[float]:
     """Chances as a user's own class gives them."""
-    found = [float(share) for share in shares]
+    try:
+        found = [float(share) for share in shares]
+    except (TypeError, ValueError):
+        found = []
     if len(found) != count or not all(share >= 0 for share in found) or not math.isclose(sum(found), 1, abs_tol=1e-6):
         raise UserError(
             f"sampling.name = '{name}': its shares must return a chance for each of {count} clients, not negative, "

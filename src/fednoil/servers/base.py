@@ -6,7 +6,6 @@ sampled is a separate choice (`fednoil.sampling`), so any server works with any 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -51,19 +50,26 @@ def check_state(name: str, state: ServerState, received: Tensors, before: Tensor
     """Refuse what the server `name` made of its updates if no checkpoint can hold it, or if what clients receive isn't
     like what they received before."""
     said = f"server.name = '{name}': its aggregate"
-    try:
-        same = json.loads(json.dumps(state.values, allow_nan=False)) == state.values
-    except (TypeError, ValueError):
-        same = False
-    if not same:
-        raise UserError(
-            f"{said} left `values` that JSON can't hold; use finite numbers, strings, lists and dicts by strings"
-        )
+    for key, value in state.values.items():
+        if not isinstance(key, str) or not _json(value):
+            shown = f"values[{key!r}] = {value!r}"[:80]
+            raise UserError(f"{said} left {shown}; JSON has numbers, strings, lists, and dicts by strings")
+    if not isinstance(received, Mapping):
+        raise UserError(f"{said} must leave tensors by name, not a {type(received).__name__}")
     for key, tensor in before.items():
         own = received.get(key)
         if not isinstance(own, Tensor) or own.shape != tensor.shape:
             what = f"shape {[*own.shape]}" if isinstance(own, Tensor) else f"a {type(own).__name__}"
             raise UserError(f"{said} must leave '{key}' as a tensor of shape {[*tensor.shape]}, not {what}")
+
+
+def _json(value: Any) -> bool:
+    """Whether JSON gives the value back as it is."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _json(own) for key, own in value.items())
+    if isinstance(value, list):
+        return all(map(_json, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _check(config: Config) -> None:
 
 def _same(a: Trace, b: Trace) -> bool:
     """Whether two runs ended with the same bits, for server and clients."""
-    if a.state.server.values != b.state.server.values or a.state.keep.keys() != b.state.keep.keys():
+    if repr(a.state.server.values) != repr(b.state.server.values) or a.state.keep.keys() != b.state.keep.keys():
         return False
     kept = (_equal(a.state.keep[k], b.state.keep[k]) for k in a.state.keep)
     remembered = _equal(a.state.evidence, b.state.evidence) and _equal(a.state.average, b.state.average)
