@@ -218,6 +218,10 @@ X, Y = clients()[0]
             {"data": [(X, Y)], "true_labels": [Y, Y]},
             "true_labels must have the form of data: labels for each of its 1 clients",
         ),
+        (
+            {"data": {"a": (X, Y), "test": (X, Y)}},
+            "data has a client 'test'; give samples that test the model as test=",
+        ),
         ({"data": [(X, Y)], "true_labels": 3}, "true_labels[0] are int64 of the shape []; give one whole number"),
         ({"data": [(X, [np.inf, *Y[1:]])]}, "data[0]: labels are float64 of the shape [20]; give one whole number or"),
         ({"data": [(X, Y)], "true_labels": [Y[:2]]}, "true_labels[0]: 2 labels for 20 samples; give one each"),

@@ -387,6 +387,8 @@ def test_common_data_test_the_model_of_all_sites(tmp_path: Path) -> None:
         package.run("demo", data={**sites, "test": sites["a"]}, test=sites["b"], set=keys)
     with pytest.raises(UserError, match="call 'Test' 'test' if its data are to test the model, or otherwise if not"):
         load_config({"data": {"name": "sites", "sites": {**sites, "Test": sites["a"]}}})
+    with pytest.raises(UserError, match="site 'test' only tests a model; name a site to train it on, too"):
+        load(load_config({"data": {"name": "sites", "sites": {"test": sites["a"]}}}).data)
     assert fails("clean.csv").startswith("site 'test': data 'clean.csv' must be folder:PATH, ")
     (tmp_path / "clean.csv").write_text("label,colour,x\nz,b,21\n")
     assert fails(f"table:{tmp_path}/clean.csv").endswith("has the class 'z', which no other site has; they have n, y")

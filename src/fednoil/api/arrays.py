@@ -12,6 +12,7 @@ import torch
 from fednoil.data import of_arrays
 from fednoil.data.dataset import Owners
 from fednoil.data.given import Given
+from fednoil.data.sites import TEST
 from fednoil.data.vectors import check_finite
 from fednoil.errors import UserError
 
@@ -54,6 +55,8 @@ def given_data(
     single one for `partition` to deal; so is `test`. `true_labels` has the form of `data`, with labels only."""
     items, pooled = _clients(data)
     names = _names(items) if isinstance(data, Mapping) else ()
+    if TEST in names:
+        raise UserError(f"data has a client '{TEST}'; give samples that test the model as test=, or call it otherwise")
     clients = {name: _Samples.of(item, "data" if pooled else f"data[{name!r}]") for name, item in items.items()}
     tested = [] if test is None else [_Samples.of(test, "test")]
     samples = [*clients.values(), *tested]

@@ -87,6 +87,8 @@ class SitesSource(PictureSource):
         return {name: open_source(as_asked(data, self.config)) for name, data in self.config.sites.items()}
 
     def _nowhere(self) -> NoReturn:
+        if self.config.sites:
+            raise UserError(f"site '{TEST}' only tests a model; name a site to train it on, too")
         raise UserError(f"data.name = '{SITES}' means {self.elsewhere}")
 
 
