@@ -365,36 +365,6 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     data = f"--data=table:{tmp_path / 't.parquet'}"
     done("audit", data, f"--model={model_path(run)}", f"--out={tmp_path / 'a'}")
     assert len(rows_in(tmp_path / "a" / "labels.csv")) == 120
-    in_python = [run.probabilities(new) for new in (tmp_path / "new.csv", judged, judged.to_pandas())]
-    assert all(np.allclose(mine, other, atol=1e-6) for other in in_python)
-    write(tmp_path / "one.csv", ["level", "age", "colour"], [[1, 2, "green"]])
-    said = [
-        "column 'colour': 1 of 1 rows have a category that is new to the model (green)",
-        *(f"column '{name}': 1 of 1 rows are more than 10 standard deviations from the mean, where values are cut off"
-          for name in ("age", "level")),
-    ]  # fmt: skip
-    status, out, err = fednoil("predict", model_path(run), tmp_path / "one.csv", "--json")
-    assert (status, err) == (0, "".join(f"warning: {tmp_path / 'one.csv'}: {line}\n" for line in said))
-    (row,) = json.loads(out)
-    with warnings.catch_warnings(record=True, action="always") as warned:
-        run.predict(pa.table({"level": [1], "age": [2], "colour": ["green"]}))
-    assert [str(one.message) for one in warned] == [f"the table: {line}" for line in said]
-    assert {Path(one.filename).name for one in warned} == {"test_vectors.py"}
-    batch = judged.to_batches()[0]
-    assert np.allclose(run.probabilities(batch), mine, atol=1e-6)
-    frame = judged.to_pandas()
-    for bad, said in (
-        (frame.iloc[:0], "the table has no row; give at least one"),
-        (frame[["age", "level", "level", "colour"]], "the table has two columns 'level'; their names must differ"),
-        (
-            frame.assign(colour=[3, "red"] * (len(frame) // 2)),
-            "each column needs values of one kind",
-        ),
-    ):
-        with pytest.raises(UserError, match=said):
-            run.predict(bad)
-    one = run.probabilities(np.array([[2, 1, 0, 0]]))
-    assert row["probabilities"][run.class_names[0]] == pytest.approx(one[0, 0], abs=1e-6)
     write(tmp_path / "bad.csv", ["level", "age", "color"], [[1, 2, "red"]])
     assert "has no column 'colour'; it has level, age, color\n" in refused(
         "predict", model_path(run), tmp_path / "bad.csv"
@@ -416,6 +386,37 @@ def test_a_model_file_judges_and_predicts_rows_as_they_lie(tmp_path: Path) -> No
     for name in ("text.npy", "many.npy"):
         assert f"{name} is no array of numbers; save one" in refused("predict", model_path(run), tmp_path / name)
     assert "save the one to classify as .npy" in refused("predict", model_path(run), tmp_path / "x.npz")
+
+
+def test_rows_from_python_and_rows_unlike_all_others(tmp_path: Path) -> None:
+    """DataFrames and Arrow tables are read by the names of their columns, as files are; warnings name the caller."""
+    path = patients(tmp_path / "patients.csv", sites=False)
+    run = package.run("demo", data=f"table:{path}", out=tmp_path / "run", set={"model.name": "mlp", "train.rounds": 2})
+    table = pa.Table.from_pylist([{**r, "level": float(r["level"]), "day": date(2000, 1, 1)} for r in rows_in(path)])
+    mine, frame = run.probabilities(path), table.to_pandas()
+    for new in (table, table.to_batches()[0], frame, frame[frame.columns[::-1]]):
+        assert np.allclose(run.probabilities(new), mine, atol=1e-6)
+    for bad, said in (
+        (frame.iloc[:0], "the table has no row; give at least one"),
+        (frame[["age", "level", "level", "colour"]], "the table has two columns 'level'; their names must differ"),
+        (frame.assign(colour=[3, "red"] * (len(frame) // 2)), "each column needs values of one kind"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run.predict(bad)
+    write(tmp_path / "one.csv", ["level", "age", "colour"], [[1, 2, "green"]])
+    doubts = [
+        "column 'colour': 1 of 1 rows have a category that is new to the model (green)",
+        *(f"column '{name}': 1 of 1 rows are more than 10 standard deviations from the mean, where values are cut off"
+          for name in ("age", "level")),
+    ]  # fmt: skip
+    status, out, err = fednoil("predict", model_path(run), tmp_path / "one.csv", "--json")
+    assert (status, err) == (0, "".join(f"warning: {tmp_path / 'one.csv'}: {line}\n" for line in doubts))
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        one = run.probabilities(pa.table({"level": [1], "age": [2], "colour": ["green"]}))
+    assert [str(each.message) for each in warned] == [f"the table: {line}" for line in doubts]
+    assert {Path(each.filename).name for each in warned} == {"test_vectors.py"}
+    assert np.allclose(one, run.probabilities(np.array([[2, 1, 0, 0]])))
+    assert json.loads(out)[0]["probabilities"][run.class_names[0]] == pytest.approx(one[0, 0], abs=1e-6)
 
 
 def model_path(run: Any) -> Path:

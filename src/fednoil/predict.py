@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fednoil.data.choice import chosen
 from fednoil.data.images import as_mode, fitted
 from fednoil.data.tabular import TableFile, encoded, names_of, read_grid
 from fednoil.data.vectors import aligned, is_vector, unfamiliar
@@ -90,8 +89,7 @@ def read_vectors(path: Path, known: Known, doubt: Doubt) -> tuple[np.ndarray, li
         raise UserError(f"{path} holds several arrays; save the one to classify as .npy")
     else:
         grid = read_grid(path, str(path), ())
-        said = {word for word in chosen(path)[1].role if word != "id"} | {"drop" for _ in grid.choice.drop}
-        if said:
+        if said := {*grid.choice.role, *("drop" for _ in grid.choice.drop)} - {"id"}:
             raise UserError(f"{path}: {min(said)}= means nothing to a model, whose columns have names; leave it out")
         if not grid.count:
             raise UserError(f"{path} has no row; give at least one")

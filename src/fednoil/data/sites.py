@@ -56,7 +56,8 @@ class SitesSource(PictureSource):
 
     def listing(self) -> Listing:
         listings = {name: _read(name, source.listing) for name, source in self._open().items()}
-        return merged(listings, listings.pop(TEST, None))
+        common = listings.pop(TEST, None)
+        return merged(listings, common)
 
     def decode(self, room: Room = in_memory, progress: Progress | None = None) -> Decoded:
         listing = self.listing()

@@ -57,9 +57,10 @@ def _checked(shares: Sequence[float], count: int, name: str) -> list[float]:
     except (TypeError, ValueError):
         found = []
     if len(found) != count or not all(share >= 0 for share in found) or not math.isclose(sum(found), 1, abs_tol=1e-6):
+        got = few_of([f"{share:g}" for share in found], 5) or repr(shares)[:80]
         raise UserError(
             f"sampling.name = '{name}': its shares must return a chance for each of {count} clients, not negative, "
-            f"with sum 1, not {few_of([f'{share:g}' for share in found], 5)}"
+            f"with sum 1, not {got}"
         )
     return found
 
