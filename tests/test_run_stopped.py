@@ -17,6 +17,8 @@ from conftest import fednoil, refused, resume
 from stopped_runs import lines, results, snapshot, spawn
 
 from fednoil import runner
+from fednoil.cli import main
+from fednoil.cli.stopping import Stopped
 from fednoil.config import load_config, read_toml
 from fednoil.errors import UserError
 from fednoil.executors.sequential import Sequential
@@ -88,6 +90,18 @@ def test_a_tied_process_leaves_ctrl_c_to_its_parent(toml: Path, tmp_path: Path) 
     assert process.returncode == 128 + signal.SIGTERM
     assert err.startswith("fednoil: stopped; ")
     assert json.loads((out / "checkpoint/checkpoint.json").read_text())["round"] == len(lines(out))
+
+
+def test_a_parent_that_asks_twice_stops_a_run_once() -> None:
+    """It sends SIGTERM, and its end closes standard input, which is SIGTERM again."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, main._on_signal)
+        with pytest.raises(Stopped):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_full_gpu_is_reported_with_what_to_lower_and_resumed(

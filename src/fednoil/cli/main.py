@@ -171,6 +171,8 @@ def _in_one_line(
 
 
 def _on_signal(number: int, _frame: object) -> None:
+    if number == signal.SIGTERM:  # a parent that ends asks twice: the second must not stop the last checkpoint
+        signal.signal(number, signal.SIG_IGN)
     raise Stopped(number)
 
 
